@@ -91,7 +91,8 @@ class Tensors(ctypes.Structure):
                 ("plane", ctypes.c_int64), ("tensor_scale", ctypes.c_void_p), ("row_scale", ctypes.c_void_p),
                 ("upper_bound", ctypes.c_void_p), ("global_scale", ctypes.c_void_p), ("also", Rows),
                 ("block_scale", ctypes.c_void_p), ("amax", ctypes.c_void_p), ("dy", Rows), ("dsum", Rows),
-                ("dx", Rows), ("dweight", ctypes.c_void_p), ("dbias", ctypes.c_void_p), ("dgate", Rows)]
+                ("dx", Rows), ("dweight", ctypes.c_void_p), ("dbias", ctypes.c_void_p), ("dgate", Rows),
+                ("dmod_scale", Rows), ("dmod_shift", Rows)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}

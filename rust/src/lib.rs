@@ -127,6 +127,7 @@ constants! {
         OPERAND_GLOBAL_SCALE = 14, OPERAND_Y = 15, OPERAND_SUM = 16, OPERAND_MEAN = 17, OPERAND_RSTD = 18,
         OPERAND_ALSO = 19, OPERAND_ROW_SCALE = 20, OPERAND_BLOCK_SCALE = 21, OPERAND_AMAX = 22, OPERAND_DY = 23,
         OPERAND_DSUM = 24, OPERAND_DX = 25, OPERAND_DWEIGHT = 26, OPERAND_DBIAS = 27, OPERAND_DGATE = 28,
+        OPERAND_DMOD_SCALE = 29, OPERAND_DMOD_SHIFT = 30,
         OPERAND_WORKSPACE = 256,
     }
 }
@@ -220,7 +221,8 @@ structures! {
         amax: *mut c_void = ptr::null_mut(), dy: InputRows = InputRows::default(),
         dsum: InputRows = InputRows::default(), dx: OutputRows = OutputRows::default(),
         dweight: *mut c_void = ptr::null_mut(), dbias: *mut c_void = ptr::null_mut(),
-        dgate: OutputRows = OutputRows::default(),
+        dgate: OutputRows = OutputRows::default(), dmod_scale: OutputRows = OutputRows::default(),
+        dmod_shift: OutputRows = OutputRows::default(),
     }
     /// How to launch.
     "normjit_launch_options" LaunchOptions {

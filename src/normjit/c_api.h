@@ -125,7 +125,7 @@ enum {
   NORMJIT_E8M0 = 9
 };
 enum { NORMJIT_NO_GATE = 1, NORMJIT_GATE_BEFORE = 2, NORMJIT_GATE_AFTER = 3 };
-enum { /* the gradients that are written; dx with dgate */
+enum { /* the gradients that are written; dx with dgate, dmod_scale and dmod_shift */
        NORMJIT_NEED_ALL = 1,
        NORMJIT_NEED_DX = 2,
        NORMJIT_NEED_DX_DWEIGHT = 3,
@@ -385,6 +385,8 @@ typedef struct normjit_tensors {
   void* dweight;             /* [columns], gradient type: over all rows */
   void* dbias;               /* likewise */
   normjit_output_rows dgate; /* [rows, columns], modulation type: the gradient of the gate; may be gate */
+  normjit_output_rows dmod_scale; /* [rows, columns], modulation type; inner 0: sums over n rows each */
+  normjit_output_rows dmod_shift; /* likewise */
 } normjit_tensors;
 #define NORMJIT_TENSORS_INIT                                                                               \
   {                                                                                                        \
@@ -392,7 +394,8 @@ typedef struct normjit_tensors {
         NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
         NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, \
         0, NULL, NULL, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS,           \
-        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS              \
+        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS,             \
+        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS                                                   \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -436,6 +439,8 @@ enum {
   NORMJIT_OPERAND_DWEIGHT = 26,
   NORMJIT_OPERAND_DBIAS = 27,
   NORMJIT_OPERAND_DGATE = 28,
+  NORMJIT_OPERAND_DMOD_SCALE = 29,
+  NORMJIT_OPERAND_DMOD_SHIFT = 30,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

@@ -17,13 +17,14 @@
 //   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
 //   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
 //
-//   backward: the gradients of y = scale * activation(a) * g, a = n * (weight + offset) + bias, from dy, that
-//   of y, and dsum, that of s:
+//   backward: the gradients of y = scale * activation(m) * g, m = a * (offset + mod_scale) + mod_shift and
+//   a = n * (weight + offset) + bias, from dy, that of y, and dsum, that of s; m is a without a modulation:
 //   s = x * g                                                 (Gate::before)
-//   da = dy * scale * activation'(a) * g                      (g: Gate::after)
-//   dgate = dy * scale * a * g'                               (Gate::after), the gradient of the gate
-//   h = da * (weight + offset)
-//   ds = rstd * (h - mean of h - n * mean of h * n) + dsum    (rms: without the mean of h), that of s
+//   d = dy * scale * activation'(m) * g                       (g: Gate::after)
+//   dmod_scale = d * a, dmod_shift = d                        (of each row, or sums over rows that share
+//   them) da = d * (offset + mod_scale)                             (Modulation; else da = d) dgate = dy *
+//   scale * a * g'                               (Gate::after), the gradient of the gate h = da * (weight +
+//   offset) ds = rstd * (h - mean of h - n * mean of h * n) + dsum    (rms: without the mean of h), that of s
 //   dx = ds * g, dgate = ds * x * g'                          (Gate::before; else dx = ds)
 //   dweight = sum of da * n over all rows, dbias = sum of da
 //   and of these what `need` says
@@ -100,7 +101,7 @@ enum class ScaleLayout : std::uint8_t { rows, columns, packed_columns, swizzled 
 enum class Also : std::uint8_t { none, f16, bf16, f32 };
 
 // Which gradients are written: dx, dweight and dbias as the affine has them, or some of these. dx stands for
-// the gradients of all that each row has: for dgate, too.
+// the gradients of all that each row has: for dgate, dmod_scale and dmod_shift, too.
 enum class Need : std::uint8_t { all, dx, dx_dweight, dx_dbias, dweight_dbias, dweight, dbias };
 
 // Applied to the value after norm and affine. gelu is exact (erf), gelu_tanh its tanh approximation, silu is
@@ -135,7 +136,7 @@ struct NormSpec {
   DType weight = input;      // of weight, bias, in_bias and the tables; no meaning without them
   DType gradient_type = input;    // of dweight and dbias; no meaning without them
   DType residual_type = input;    // of residual, sum and dsum; no meaning without them
-  DType modulation_type = input;  // of gate, mod_scale and mod_shift; no meaning without them
+  DType modulation_type = input;  // of gate, mod_scale, mod_shift, their gradients; no meaning without them
   double epsilon = 1e-5;          // inside the root; >= 0, finite in the compute type
   bool in_bias = false;           // a vector of `columns` elements that is added to x
   Gate gate = Gate::none;
@@ -199,7 +200,8 @@ NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& 
 //   amax            there is quantization by row or block, or the spec is computed in f64
 //   activation      there is a gate behind the norm
 //   backward        the spec has anything but norm, columns, types of 16 to 64 bits, epsilon, gate,
-//                   gate_function, affine, weight_offset, activation, scale, dsum and need
+//                   gate_function, affine, weight_offset, modulation, plain_modulation, modulation_table,
+//                   activation, scale, dsum and need; there is a gate and modulation
 //   need            the affine has none of the gradients that are needed; there is dsum, and dx is not needed
 //   channels_first  there is affine_rows, a gate, modulation, quantization by row or block, also or amax
 NORMJIT_API Result<void> validate(const NormSpec& spec);

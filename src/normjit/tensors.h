@@ -40,6 +40,8 @@ enum class Operand : std::uint8_t {
   dweight,          // [columns], gradient type: that of the weight, over all rows
   dbias,            // [columns], gradient type: that of the bias, over all rows
   dgate,            // [rows, columns], modulation type: that of the gate
+  dmod_scale,       // [rows, columns], modulation type: that of mod_scale, or its sum over groups of rows
+  dmod_shift,       // likewise of mod_shift
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -55,6 +57,11 @@ inline constexpr std::int64_t kContiguous = -1;
 // inner may be 0: rows that are the same. The rows of an output must be separate: inner at least the columns
 // and outer at least n * inner, or outer at least the columns and inner at least (rows / n) * outer. The rows
 // of a launch must be a multiple of n, and rows * n less than 2^64. All else is BadStride.
+//
+// Of dmod_scale and dmod_shift the rows of a group may also share a row, with inner = 0 and outer at least
+// the columns: it becomes the sum over the rows of the group. Where neighbouring rows share mod_scale or
+// mod_shift in this way, both gradients must be shared by the same n rows, and where each row has its own,
+// by none; where all rows of the launch share one, by any n rows or none.
 //
 // Examples, of heads of D elements: the q heads of projected rows of Q elements are {q, heads, Q, D}; weights
 // for each head are {w, heads, 0, D}; a residual that is the same for each sample of S rows is {r, S, 0, D};
@@ -122,6 +129,8 @@ struct Tensors {
   void* dweight = nullptr;
   void* dbias = nullptr;
   OutputRows dgate{};
+  OutputRows dmod_scale{};
+  OutputRows dmod_shift{};
 };
 
 }  // namespace normjit

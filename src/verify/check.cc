@@ -183,6 +183,28 @@ std::int64_t overwritten_after(const Problem& problem, std::size_t operand, std:
   return std::inner_product(gap, end, before, std::int64_t{0}, std::plus<>(), std::not_equal_to<>());
 }
 
+// The gradients of a modulation where groups of rows share them.
+void compare_group_gradients(const Problem& problem, std::span<const double> rstd_shares,
+                             const Compared& compared) {
+  const NormSpec& spec = problem.spec;
+  if (!writes_dmod(spec) || !problem[Operand::dmod_scale].shares_rows()) return;
+  const std::int64_t n = problem[Operand::dmod_scale].layout().n;
+  std::vector<double> got(static_cast<std::size_t>(spec.columns));
+  for (std::int64_t row = 0; row < problem.rows; row += n) {
+    const std::vector<ModulationGradient> expected = group_gradients(problem, row, n, rstd_shares);
+    const auto compare = [&](Operand output, GradientValue ModulationGradient::*member) {
+      load(spec.modulation_type, problem.row(output, row), 0, spec.columns, problem.step(), got.data());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const GradientValue& value = expected[i].*member;
+        compared(output, gradient_deviation(spec, output, row, static_cast<std::int64_t>(i), got[i], value,
+                                            tolerance(spec, spec.modulation_type, value) + value.share));
+      }
+    };
+    compare(Operand::dmod_scale, &ModulationGradient::scale);
+    if (spec.modulation == Modulation::scale_shift) compare(Operand::dmod_shift, &ModulationGradient::shift);
+  }
+}
+
 }  // namespace
 
 double error_of(DType dtype, double got, double expected) noexcept {
@@ -311,9 +333,11 @@ void compare_row_gradients(const Problem& problem, std::int64_t row, double rstd
   if (!writes_dx(spec)) return;
   const RowInputs inputs = inputs_of(problem, row);
   const RowGradients of_row = row_gradients(spec, inputs);
-  GradientValue dx[kBatch], dgate[kBatch];
+  GradientValue dx[kBatch], dgate[kBatch], of_operand[kBatch];
+  ModulationGradient of_modulation[kBatch];
   double got[kBatch];
   const bool has_dgate = row_of(Operand::dgate).present(spec);
+  const bool modulates = writes_dmod(spec) && !problem[Operand::dmod_scale].shares_rows();
   const auto compare = [&](Operand output, std::int64_t first, std::int64_t count,
                            const GradientValue* expected) {
     const DType dtype = row_of(output).dtype(spec);
@@ -326,9 +350,15 @@ void compare_row_gradients(const Problem& problem, std::int64_t row, double rstd
   };
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    reference_dx(spec, inputs, of_row, first, batch, dx, has_dgate ? dgate : nullptr);
+    reference_dx(spec, inputs, of_row, first, batch, dx, has_dgate ? dgate : nullptr,
+                 modulates ? of_modulation : nullptr);
     compare(Operand::dx, first, batch, dx);
     if (has_dgate) compare(Operand::dgate, first, batch, dgate);
+    if (!modulates) continue;
+    std::ranges::transform(of_modulation, of_operand, &ModulationGradient::scale);
+    compare(Operand::dmod_scale, first, batch, of_operand);
+    std::ranges::transform(of_modulation, of_operand, &ModulationGradient::shift);
+    if (spec.modulation == Modulation::scale_shift) compare(Operand::dmod_shift, first, batch, of_operand);
   }
 }
 
@@ -347,6 +377,7 @@ void compare_column_gradients(const Problem& problem, std::span<const double> rs
   };
   compare(Operand::dweight, expected.weight);
   compare(Operand::dbias, expected.bias);
+  compare_group_gradients(problem, rstd_shares, compared);
 }
 
 CheckReport check(const Problem& problem, std::int64_t rows) {

@@ -76,13 +76,14 @@ class ResultsOfRow {
 void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of_all_rows,
                          const Compared& compared);
 
-// Holds dx and dgate of one row against the reference, by tolerance(). A relative error of the row's rstd
-// that the caller knows of adds to it. Where the exact value is not finite, the order of additions decides
-// which NaN or infinity there is, and any is right; so is an infinity where a value within the tolerance
-// rounds to it.
+// Holds dx, dgate and the gradients of a modulation of one row against the reference, by tolerance(). A
+// relative error of the row's rstd that the caller knows of adds to it. Where the exact value is not finite,
+// the order of additions decides which NaN or infinity there is, and any is right; so is an infinity where a
+// value within the tolerance rounds to it.
 void compare_row_gradients(const Problem& problem, std::int64_t row, double rstd_share,
                            const Compared& compared);
-// Likewise dweight and dbias, in row 0, which are sums over all rows. `rstd_shares` has one for each row, or
+// Likewise dweight and dbias, in row 0, which are sums over all rows, and the gradients of a modulation that
+// groups of rows share, in the first row of each. `rstd_shares` has one for each row, or
 // is empty. There is nothing to compare where there are no rows. Uses all cores; throws std::bad_alloc.
 void compare_column_gradients(const Problem& problem, std::span<const double> rstd_shares,
                               const Compared& compared);

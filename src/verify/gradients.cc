@@ -23,15 +23,17 @@ double size_of_normalized(double n) { return std::fabs(n) < 1 ? 1 : std::fabs(n)
 
 // What gradients of an element are made of, and how far their errors reach.
 struct Term {
-  double n, da, g;    // da: the gradient of the argument of the activation
-  double weight;      // what da is multiplied by
-  double size_of_da;  // of the terms of da, and of g
-  double arrives;     // dy * scale
-  double argument;    // of the activation
-  double size_of_argument;
+  double n, d, da, g;  // d: the gradient of the argument of the activation; da: of what the affine makes
+  double weight;       // what da is multiplied by
+  double size_of_d;    // of the terms of d
+  double size_of_da;   // of the terms of da, and of g
+  double arrives;      // dy * scale
+  double affine;       // what the affine makes of n
+  double size_of_affine;
   double gate = 1, slope = 0;  // what the gate multiplies by, and its derivative
   double bend = 0;             // by how much da moves with n, at most: of a smooth activation
   double jump = 0;             // of da, where the rounding of the argument of relu decides
+  double bend_of_d = 0, jump_of_d = 0;
 };
 
 // What the slope of a gate's function counts as: that of sigmoid and tanh is a difference of terms up to 1.
@@ -63,6 +65,13 @@ GradientValue times(const GradientValue& gradient, double factor, double size) {
           .jump = gradient.jump * size};
 }
 
+// Adds what sums over rows are made of.
+void add(const GradientValue& one, GradientValue& to) noexcept {
+  for (const auto member : {&GradientValue::value, &GradientValue::magnitude, &GradientValue::offset,
+                            &GradientValue::share, &GradientValue::jump})
+    to.*member += one.*member;
+}
+
 // How much the slope of an activation changes with its argument, at most: 0.8 of gelu.
 constexpr double kMostBend = 1;
 // How far the argument of the activation may be off, relative to its terms; and the mean, relative to itself.
@@ -77,6 +86,7 @@ struct Terms {
   void load_from(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
                  double offset, std::int64_t first, std::int64_t count) noexcept {
     double x[kBatch], dy[kBatch], w[kBatch], b[kBatch], gate[kBatch];
+    double mod_scale[kBatch] = {}, scale_table[kBatch] = {}, mod_shift[kBatch] = {}, shift_table[kBatch] = {};
     std::fill(w, w + kBatch, 1.0);
     std::fill(b, b + kBatch, 0.0);
     const bool weighs = inputs[Operand::weight] != nullptr;
@@ -86,6 +96,16 @@ struct Terms {
     if (inputs[Operand::bias] != nullptr) load(spec.weight, inputs[Operand::bias], first, count, b);
     const bool gates = inputs[Operand::gate] != nullptr;
     if (gates) load(spec.modulation_type, inputs[Operand::gate], first, count, inputs.step, gate);
+    const auto load_if_given = [&](Operand operand, std::int64_t step, double* to) {
+      if (inputs[operand] != nullptr)
+        load(row_of(operand).dtype(spec), inputs[operand], first, count, step, to);
+    };
+    load_if_given(Operand::mod_scale, inputs.step, mod_scale);
+    load_if_given(Operand::mod_scale_table, 1, scale_table);
+    load_if_given(Operand::mod_shift, inputs.step, mod_shift);
+    load_if_given(Operand::mod_shift_table, 1, shift_table);
+    const bool modulates = spec.modulation != Modulation::none;
+    const double added = !modulates || !spec.plain_modulation ? 1 : 0;
     for (std::int64_t i = 0; i < count; ++i) {
       Term& term = at[i];
       term.n = (x[i] - statistics.mean) * statistics.rstd;
@@ -96,22 +116,30 @@ struct Terms {
       }
       term.arrives = spec.scale * dy[i];
       const double arrives = spec.gate == Gate::after ? term.arrives * term.gate : term.arrives;
-      const double size = std::fabs(term.weight), argument = term.n * term.weight + b[i];
-      term.argument = argument;
-      term.da = arrives * activation_slope(spec.activation, argument);
-      if (spec.activation == Activation::relu && argument <= 0) term.da = 0;  // also of an infinite dy
-      term.g = term.da * term.weight;
-      term.size_of_da = std::fabs(term.da);
-      term.bend = term.jump = 0;
-      const double terms = size * size_of_normalized(term.n) + std::fabs(b[i]);
-      term.size_of_argument = terms;
+      const double factor = added + mod_scale[i] + scale_table[i];
+      const double size_of_factor = added + std::fabs(mod_scale[i]) + std::fabs(scale_table[i]);
+      const double size = std::fabs(term.weight * factor);
+      term.affine = term.n * term.weight + b[i];
+      term.size_of_affine = std::fabs(term.weight) * size_of_normalized(term.n) + std::fabs(b[i]);
+      const double argument = term.affine * factor + mod_shift[i] + shift_table[i];
+      term.d = arrives * activation_slope(spec.activation, argument);
+      if (spec.activation == Activation::relu && argument <= 0) term.d = 0;  // also of an infinite dy
+      term.size_of_d = std::fabs(term.d);
+      term.bend_of_d = term.jump_of_d = 0;
+      const double terms =
+          term.size_of_affine * size_of_factor + std::fabs(mod_shift[i]) + std::fabs(shift_table[i]);
       if (spec.activation == Activation::relu) {
         const double near = share_of_rounding(spec) * terms + share_of_mean(spec) * offset * size;
-        if (std::fabs(argument) <= near) term.jump = std::fabs(arrives);
+        if (std::fabs(argument) <= near) term.jump_of_d = std::fabs(arrives);
       } else if (spec.activation != Activation::none) {
-        term.size_of_da = std::fabs(arrives) * (1 + kMostBend * terms);
-        term.bend = std::fabs(arrives) * kMostBend * size;
+        term.size_of_d = std::fabs(arrives) * (1 + kMostBend * terms);
+        term.bend_of_d = std::fabs(arrives) * kMostBend * size;
       }
+      term.da = modulates ? term.d * factor : term.d;
+      term.g = term.da * term.weight;
+      term.size_of_da = term.size_of_d * size_of_factor;
+      term.bend = term.bend_of_d * std::fabs(factor);
+      term.jump = term.jump_of_d * std::fabs(factor);
     }
   }
 };
@@ -135,13 +163,27 @@ struct ColumnSums {
     dbias.jump += term.jump;
   }
   void add(const ColumnSums& other) noexcept {
-    for (const auto member : {&GradientValue::value, &GradientValue::magnitude, &GradientValue::offset,
-                              &GradientValue::share, &GradientValue::jump}) {
-      dweight.*member += other.dweight.*member;
-      dbias.*member += other.dbias.*member;
-    }
+    oracle::add(other.dweight, dweight);
+    oracle::add(other.dbias, dbias);
   }
 };
+
+// Of an element. What moves with rstd does by `share` of itself.
+ModulationGradient modulation_gradient(const Term& term, double offset, double share) noexcept {
+  const double n = std::fabs(term.n), d = std::fabs(term.d), w = std::fabs(term.weight);
+  const double affine = std::fabs(term.affine), bend = term.bend_of_d;
+  return {.scale = {.value = term.d * term.affine,
+                    .magnitude = term.size_of_d * term.size_of_affine,
+                    .offset = (d * w + bend * term.size_of_affine) * offset,
+                    .share = (d * w + bend * affine) * n * share,
+                    .jump = term.jump_of_d * affine},
+          // Without an activation a NaN in x is none here.
+          .shift = {.value = term.d,
+                    .magnitude = term.size_of_d,
+                    .offset = bend > 0 ? bend * offset : 0,
+                    .share = bend > 0 ? bend * n * share : 0,
+                    .jump = term.jump_of_d}};
+}
 
 // By how much all n of a row move, as RowGradients::offset has it.
 double offset_of_row(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics) {
@@ -208,7 +250,8 @@ RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexce
 }
 
 void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradients& row, std::int64_t first,
-                  std::int64_t count, GradientValue* to, GradientValue* dgate) noexcept {
+                  std::int64_t count, GradientValue* to, GradientValue* dgate,
+                  ModulationGradient* of_modulation) noexcept {
   const double rstd = row.statistics.rstd, offset = row.offset;
   const bool adds = inputs[Operand::dsum] != nullptr;
   Terms terms;
@@ -232,11 +275,12 @@ void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradie
                                 .jump = rstd * (term.jump * w + row.jump_g + std::fabs(n) * row.jump_gn)};
       const bool before = spec.gate == Gate::before;
       to[done + i] = before ? times(ds, term.gate, std::fabs(term.gate)) : ds;
+      if (of_modulation != nullptr) of_modulation[done + i] = modulation_gradient(term, offset, 1);
       if (dgate == nullptr) continue;
       const double slope = size_of_slope(term.slope);
       dgate[done + i] = before ? times(ds, x[i] * term.slope, std::fabs(x[i]) * slope)
-                               : times({.value = term.argument,
-                                        .magnitude = term.size_of_argument,
+                               : times({.value = term.affine,
+                                        .magnitude = term.size_of_affine,
                                         .offset = w * offset,
                                         .share = w * std::fabs(n)},
                                        term.arrives * term.slope, std::fabs(term.arrives) * slope);
@@ -282,6 +326,33 @@ ColumnGradients column_gradients(const Problem& problem, std::span<const double>
     if (!result.bias.empty()) result.bias[i] = all.dbias;
   }
   return result;
+}
+
+std::vector<ModulationGradient> group_gradients(const Problem& problem, std::int64_t first, std::int64_t rows,
+                                                std::span<const double> rstd_shares) {
+  const NormSpec& spec = problem.spec;
+  std::vector<ModulationGradient> sums(static_cast<std::size_t>(spec.columns));
+  const std::int64_t blocks = (spec.columns + kBatch - 1) / kBatch;
+  for (std::int64_t row = first; row < first + rows; ++row) {
+    const RowInputs inputs = inputs_of(problem, row);
+    const RowStatistics statistics = row_statistics(spec, inputs);
+    const double offset = offset_of_row(spec, inputs, statistics);
+    const double share = rstd_shares.empty() ? 0 : rstd_shares[static_cast<std::size_t>(row)];
+    parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      Terms terms;
+      for (std::int64_t block = begin; block < end; ++block) {
+        const std::int64_t column = block * kBatch, count = std::min(kBatch, spec.columns - column);
+        terms.load_from(spec, inputs, statistics, offset, column, count);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const ModulationGradient one = modulation_gradient(terms.at[i], offset, share);
+          ModulationGradient& to = sums[static_cast<std::size_t>(column + i)];
+          add(one.scale, to.scale);
+          add(one.shift, to.shift);
+        }
+      }
+    });
+  }
+  return sums;
 }
 
 double tolerance(const NormSpec& spec, DType dtype, const GradientValue& expected) noexcept {

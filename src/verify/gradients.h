@@ -19,7 +19,8 @@ struct GradientValue {
   double value = 0;
   // The size of the terms, for rounding errors of the compute type. Of dx rstd * (|g| + mean of |g| + |n| *
   // mean of |g * n|) + |dsum|, of dweight the sum of |da * n|, of dbias the sum of |da|. With a smooth
-  // activation |dy * scale| * (1 + |n * weight| + |bias|) counts as |da|, since the argument is rounded. A
+  // activation |dy * scale| * (1 + |n * weight| + |bias|) counts as |da|, since the argument is rounded. The
+  // factor of a modulation counts as 1 + |scale| + |table|, and its shift is a term of the argument. A
   // gate in front of the norm multiplies that of dx; of dgate the slope of its function counts as 1 at least.
   double magnitude = 0;
   // By how much a rounding of a row's mean moves it, for an error of one part of the mean, and of that part
@@ -47,9 +48,21 @@ struct RowGradients {
 };
 RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexcept;
 
-// dx of columns [first, first + count); and dgate, unless that is null, where the spec has a gate.
+// Of dmod_scale and dmod_shift of an element.
+struct ModulationGradient {
+  GradientValue scale, shift;
+};
+
+// dx of columns [first, first + count); and dgate, unless that is null, where the spec has a gate; and the
+// gradients of a modulation of this row alone, likewise.
 void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradients& row, std::int64_t first,
-                  std::int64_t count, GradientValue* to, GradientValue* dgate = nullptr) noexcept;
+                  std::int64_t count, GradientValue* to, GradientValue* dgate = nullptr,
+                  ModulationGradient* of_modulation = nullptr) noexcept;
+
+// The sums of those of a modulation over so many rows from `first` on. `rstd_shares` as below. Throws
+// std::bad_alloc.
+std::vector<ModulationGradient> group_gradients(const Problem& problem, std::int64_t first, std::int64_t rows,
+                                                std::span<const double> rstd_shares = {});
 
 // dweight and dbias, each empty where it is not written.
 struct ColumnGradients {

@@ -104,7 +104,8 @@ Result<RowLayout> layout_of(const OperandRow& row, const NormSpec& spec, std::in
   if (last * size_of(dtype) > std::numeric_limits<std::int64_t>::max())
     return Error{Code::BadStride,
                  concat({row.name, " would exceed 2^63 bytes; take fewer rows or a smaller row stride"})};
-  if (row.output && overlap(rows, columns, layout))
+  const bool sums = may_share_sums(row) && n > 1 && inner == 0 && outer >= columns;
+  if (row.output && !sums && overlap(rows, columns, layout))
     return bad_rows(row, {"rows of an output must not overlap, and with n ", shortest(n), ", outer ",
                           shortest(outer), " and inner ", shortest(inner), " they do"});
   if (buffer != 0 && rows > 0 && last > buffer)
@@ -137,6 +138,7 @@ bool Matrix::rows_overlap() const { return overlap(rows_, columns_, layout_); }
 
 std::int64_t Matrix::row_behind(std::int64_t i) const {
   const std::int64_t n = layout_.n;
+  if (shares_rows()) return (i / n + 1) * n;
   if (n == 1 || layout_.inner <= layout_.outer || n == rows_) return i + 1;
   if (i + n < rows_) return i + n;  // groups are interleaved
   return i == rows_ - 1 ? rows_ : i % n + 1;

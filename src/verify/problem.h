@@ -46,7 +46,10 @@ class Matrix {
     return i / layout_.n * layout_.outer + i % layout_.n * layout_.inner;
   }
   bool rows_overlap() const;
-  // The row that follows row i in memory; rows() behind the last one. Of rows that do not overlap.
+  // Whether the rows of a group are one. Of an output it is the sum over the group.
+  bool shares_rows() const { return layout_.n > 1 && layout_.inner == 0; }
+  // The row that follows row i in memory; rows() behind the last one. Of rows that do not overlap, but for
+  // those of groups that share one.
   std::int64_t row_behind(std::int64_t i) const;
   // Of the memory: from the first of the first row to the last of the last row, or of the whole buffer.
   std::int64_t elements() const { return elements_; }

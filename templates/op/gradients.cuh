@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of a norm: of dx an element, with what it needs of its row; of weight and bias what a thread
-// adds up over rows. With n = (s - mean) * rstd, a = n * weight + bias, da = dy * scale * activation'(a) and
-// g = da * weight
+// adds up over rows. With n = (s - mean) * rstd, a = n * weight + bias, m = a * factor + shift,
+// d = dy * scale * activation'(m), da = d * factor and g = da * weight
 //   ds = rstd * (g - mean of g - n * mean of g * n) + dsum,  dweight = sum of da * n,  dbias = sum of da
 // and the mean of g counts only where the norm has a mean. s is x, and dx is ds, but for a gate before the
 // norm:
 //   s = x * f(gate),  dx = ds * f(gate),  dgate = ds * x * f'(gate)
 // A gate behind the norm multiplies dy, and dgate = dy * scale * a * f'(gate).
+// factor is the scale of a modulation, or 1 more. dmod_scale = d * a and dmod_shift = d, of each row, or
+// their sums over the rows that share scale and shift. Of these rows it is enough to add d and d * n: the
+// sums of d * a, da and da * n follow from them.
 //
 // What is not needed is neither computed nor written: without dx no sums of g.
 //
@@ -19,9 +22,16 @@ namespace normjit {
 
 static_assert(kBackward && !kChannelsFirst && !kUnaligned);
 
-// Sums over rows: of dweight, then of dbias.
-enum : int { kSums = kWritesDweight + kWritesDbias };
-enum : int { kSumPlaces = kSums > 0 ? kSums : 1 };
+// Sums over rows: of dweight, then of dbias. Where rows may share scale and shift, also of dmod_scale and
+// dmod_shift over these rows.
+enum : bool { kWritesDmod = kModulates && kWritesDx, kMaySumGroups = kWritesDmod && kGroupedRows };
+enum : int { kSums = kWritesDweight + kWritesDbias, kGroupSums = kMaySumGroups ? 1 + kShifts : 0 };
+// What a thread adds up for them: da * n, then da. Of rows that share scale and shift d in place of da.
+enum : bool {
+  kAddsProducts = kWritesDweight || kMaySumGroups,
+  kAddsGradients = kWritesDbias || (kMaySumGroups && (kShifts || kHasBias))
+};
+enum : int { kHeldSums = kAddsProducts + kAddsGradients, kSumPlaces = kHeldSums > 0 ? kHeldSums : 1 };
 enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
 enum : bool { kActivates = Activation::chosen != Activation::none, kWeighs = kActivates && kWritesDx };
 enum : bool { kMeasuresG = kWritesDx && !kActivates };
@@ -84,15 +94,20 @@ NJ_DEVICE void load_dsum(GradientPart& part, const Any& on, long long row, long 
   }
 }
 
-// The weights and biases of those columns, as they were loaded, where they are needed.
+// The weights and biases of those columns, and the modulation of a row of them, as they were loaded, where
+// they are needed.
 enum : bool {
-  kNeedsArgument = kActivates || (kGatesResult && kWritesDx),
+  kNeedsArgument = kActivates || kWritesDmod || (kGatesResult && kWritesDx),
   kNeedsWeight = kHasWeight && (kActivates || kWritesDx),
-  kNeedsBias = kHasBias && kNeedsArgument
+  kNeedsBias = kHasBias && kNeedsArgument,
+  kNeedsShift = kShifts && kActivates
 };
 struct GradientWeights {
   Vec<Weight> at[kNeedsWeight ? kPerThread : 1];
   Vec<Weight> bias[kNeedsBias ? kPerThread : 1];
+  Vec<Mod> scale[kModulates ? kPerThread : 1], shift[kNeedsShift ? kPerThread : 1];
+  Vec<Weight> scale_table[kHasScaleTable ? kPerThread : 1];
+  Vec<Weight> shift_table[kNeedsShift && kHasShiftTable ? kPerThread : 1];
 
   // Of element i of vector k, what n or da is multiplied by.
   NJ_METHOD Acc times(Acc value, int k, int i) const {
@@ -100,13 +115,28 @@ struct GradientWeights {
     const Acc weight = widen(at[kNeedsWeight ? k : 0], i);
     return value * (kWeightOffset ? weight + Acc(1) : weight);
   }
-  // What the affine makes of n: the argument of the activation.
-  NJ_METHOD Acc argument(Acc n, int k, int i) const {
+  // What the affine makes of n.
+  NJ_METHOD Acc affine(Acc n, int k, int i) const {
     const Acc weighted = times(n, k, i);
     if constexpr (!kNeedsBias) return weighted;
     return weighted + widen(bias[kNeedsBias ? k : 0], i);
   }
-  // Its gradient, da, from what arrives.
+  // What a modulation multiplies by, that or its gradient.
+  NJ_METHOD Acc modulates(Acc value, int k, int i) const {
+    if constexpr (!kModulates) return value;
+    Acc factor = widen(scale[kModulates ? k : 0], i);
+    if constexpr (kHasScaleTable) factor += widen(scale_table[kHasScaleTable ? k : 0], i);
+    return value * (kPlainModulation ? factor : factor + Acc(1));
+  }
+  // What it makes of that: the argument of the activation.
+  NJ_METHOD Acc argument(Acc n, int k, int i) const {
+    Acc modulated = modulates(affine(n, k, i), k, i);
+    if constexpr (kNeedsShift) modulated += widen(shift[kNeedsShift ? k : 0], i);
+    if constexpr (kNeedsShift && kHasShiftTable)
+      modulated += widen(shift_table[kNeedsShift && kHasShiftTable ? k : 0], i);
+    return modulated;
+  }
+  // Its gradient, d, from what arrives.
   NJ_METHOD Acc behind(Acc dy, Acc n, int k, int i) const {
     if constexpr (kScale<Acc> != Acc(1)) dy *= kScale<Acc>;
     if constexpr (!kActivates) return dy;
@@ -124,6 +154,27 @@ NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, in
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (inside(k, lane, cut)) weights.bias[k] = load<hw::Cache::keep>(at(on.bias + begin, k, lane));
+  }
+}
+
+// The modulation of a row.
+template <class Any>
+NJ_DEVICE void load_modulation(GradientWeights& weights, const Any& on, long long row, long long begin,
+                               int lane, const Cut& cut) {
+  if constexpr (kModulates) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) {
+        weights.scale[k] =
+            load<hw::Cache::keep>(at(on.mod_scale + begin_of(on.mod_scale_rows, row) + begin, k, lane));
+        if constexpr (kHasScaleTable)
+          weights.scale_table[k] = load<hw::Cache::keep>(at(on.mod_scale_table + begin, k, lane));
+        if constexpr (kNeedsShift)
+          weights.shift[k] =
+              load<hw::Cache::keep>(at(on.mod_shift + begin_of(on.mod_shift_rows, row) + begin, k, lane));
+        if constexpr (kNeedsShift && kHasShiftTable)
+          weights.shift_table[k] = load<hw::Cache::keep>(at(on.mod_shift_table + begin, k, lane));
+      }
   }
 }
 
@@ -212,8 +263,9 @@ NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc m
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const Acc s = normalizes(x, gate, i), distance = kCentred ? s - mean : s;
-        const Acc g =
-            kMeasuresG ? weights.times(weights.behind(arrives(dy, gate, i), 0, k, i), k, i) : Acc(0);
+        Acc g = 0;
+        if constexpr (kMeasuresG)
+          g = weights.times(weights.modulates(weights.behind(arrives(dy, gate, i), 0, k, i), k, i), k, i);
         GradientSums& to = sums[i % 2];
         to.squares += distance * distance;
         if constexpr (kMeasuresG) to.gd += g * distance;
@@ -230,8 +282,8 @@ NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc m
 struct alignas(2 * sizeof(Acc)) Weighed {
   Pair of;
 };
-// What a lane has of the sums of g and of g * n, for which n must be known. Each element of da is given away:
-// keep(element, da).
+// What a lane has of the sums of g and of g * n, for which n must be known. Each element of d is given away:
+// keep(element, d).
 template <class Part, class Keep>
 NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatistics& statistics, int lane,
                      const Cut& cut, const Keep& keep) {
@@ -245,9 +297,9 @@ NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatis
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const Acc n = normalized(normalizes(x, gate, i), statistics);
-        const Acc da = weights.behind(arrives(dy, gate, i), n, k, i);
+        const Acc d = weights.behind(arrives(dy, gate, i), n, k, i), da = weights.modulates(d, k, i);
         const Acc g = weights.times(da, k, i);
-        keep(k * kVector + i, da);
+        keep(k * kVector + i, d);
         if constexpr (kCentred) sums[i % 2].a += g;
         sums[i % 2].b += g * n;
       }
@@ -371,8 +423,8 @@ struct ColumnSums {
   Acc of[kSumPlaces][kElements];
 
   NJ_METHOD void add(int e, Acc da, Acc n) {
-    if constexpr (kWritesDweight) of[0][e] += da * n;
-    if constexpr (kWritesDbias) of[kWritesDweight][e] += da;
+    if constexpr (kAddsProducts) of[0][e] += da * n;
+    if constexpr (kAddsGradients) of[kAddsProducts][e] += da;
   }
 };
 
@@ -385,23 +437,28 @@ NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
   return nullptr;
 }
 
-// da as the schedule kept it, or computed again.
+// d as the schedule kept it.
 struct KeptGradients {
   const Acc (&of)[kElements];
 
   NJ_METHOD Acc behind(Acc, Acc, int k, int i) const { return of[k * kVector + i]; }
 };
 
-// Writes dx and dgate of the part of a row, and adds to the sums over rows.
+// Writes dx, dgate and the gradients of the modulation of the part of a row, and adds to the sums over rows.
+// With `sums_groups` the latter gradients are sums, too, of which d and d * n are added.
 template <class Part, class Gradients, class Any>
 NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients& gradients,
                      const RowGradient& row, const Any& on, long long number, long long begin, int lane,
-                     const Cut& cut, ColumnSums& sums) {
+                     const Cut& cut, ColumnSums& sums, bool sums_groups = false) {
   Input* to = nullptr;
-  Mod* gate_to = nullptr;
+  Mod *gate_to = nullptr, *scale_to = nullptr, *shift_to = nullptr;
   if constexpr (kWritesDx) to = first_of(on.dx + begin_of(on.dx_rows, number) + begin, lane);
   if constexpr (kWritesDx && kHasGate)
     gate_to = first_of(on.dgate + begin_of(on.dgate_rows, number) + begin, lane);
+  if constexpr (kWritesDmod)
+    scale_to = first_of(on.dmod_scale + begin_of(on.dmod_scale_rows, number) + begin, lane);
+  if constexpr (kWritesDmod && kShifts)
+    shift_to = first_of(on.dmod_shift + begin_of(on.dmod_shift_rows, number) + begin, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) {
@@ -409,7 +466,7 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients
       const Vec<Output> dy_of_vector = part.dy_of(k);
       Vec<Residual> dsum;
       if constexpr (kAddsDsum) dsum = part.dsum_of(k);
-      Vec<Mod> gate, dgate;
+      Vec<Mod> gate, dgate, dscale, dshift;
       if constexpr (kHasGate) gate = part.gate_of(k);
       Vec<Input> dx;
 #pragma unroll
@@ -419,7 +476,8 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients
         if constexpr (kHasGate) of_gate = gated(widen(gate, i));
         if constexpr (kGatesX) s *= of_gate.factor;
         const Acc n = normalized(s, row.statistics);
-        const Acc da = gradients.behind(kGatesResult ? dy * of_gate.factor : dy, n, k, i);
+        const Acc d = gradients.behind(kGatesResult ? dy * of_gate.factor : dy, n, k, i);
+        const Acc da = weights.modulates(d, k, i);
         if constexpr (kWritesDx) {
           Acc v = row.dx(weights.times(da, k, i), n);
           if constexpr (kAddsDsum) v += widen(dsum, i);
@@ -430,23 +488,30 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients
           if constexpr (kGatesResult)
             dgate.at[i] =
                 narrow<Mod>(weights.behind(dy, n, k, i) * weights.argument(n, k, i) * of_gate.slope);
+          if constexpr (kWritesDmod) dscale.at[i] = narrow<Mod>(d * weights.affine(n, k, i));
+          if constexpr (kWritesDmod && kShifts) dshift.at[i] = narrow<Mod>(d);
           dx.at[i] = narrow<Input>(v);
         }
-        sums.add(k * kVector + i, da, n);
+        sums.add(k * kVector + i, kMaySumGroups && sums_groups ? d : da, n);
       }
       if constexpr (kWritesDx) store(at(to, k, 0), dx);
       if constexpr (kWritesDx && kHasGate) store(at(gate_to, k, 0), dgate);
+      if (kMaySumGroups && sums_groups) continue;
+      if constexpr (kWritesDmod) store(at(scale_to, k, 0), dscale);
+      if constexpr (kWritesDmod && kShifts) store(at(shift_to, k, 0), dshift);
     }
 }
 template <class Part, class Any>
 NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradient& row, const Any& on,
-                     long long number, long long begin, int lane, const Cut& cut, ColumnSums& sums) {
-  write(part, weights, weights, row, on, number, begin, lane, cut, sums);
+                     long long number, long long begin, int lane, const Cut& cut, ColumnSums& sums,
+                     bool sums_groups = false) {
+  write(part, weights, weights, row, on, number, begin, lane, cut, sums, sums_groups);
 }
 
 // ---- The workspace ----
 
-// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias: where one begins.
+// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias and each further
+// sum: where one begins.
 NJ_DEVICE long long row_of_sums(int s, long long parts, long long part) {
   return (s * parts + part) * kColumns;
 }
@@ -558,30 +623,36 @@ NJ_DEVICE void add_parts(const Any& on, const Acc* all, long long parts, int fir
 }
 
 // All blocks, which have written all parts, meet and add them: the last meeting of a launch. The whole block
-// calls this; `across` as above.
-template <class Any>
+// calls this; `across` as above. further(i, blocks) adds what else there is, as block i of so many.
+struct NothingFurther {
+  NJ_METHOD void operator()(int, int) const {}
+};
+template <class Any, class Further = NothingFurther>
 NJ_DEVICE void meet_and_add(const Any& on, Header& header, unsigned long long number, const Acc* all,
-                            long long parts, WideSum* across) {
+                            long long parts, WideSum* across, const Further& further = {}) {
   arrive_at_meeting(header, number);
   wait_for_meeting(header, number);
   const unsigned long long left_before = threadIdx.x == 0 ? begin_to_leave(header) : 0;
-  add_parts(on, all, parts, blockIdx.x, gridDim.x, across);
+  if constexpr (kSums > 0) add_parts(on, all, parts, blockIdx.x, gridDim.x, across);
+  further(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
   if (threadIdx.x == 0) end_leave(header, left_before);
 }
 
 // The end of a launch whose blocks have written all parts: all of them meet and add, or the last one adds.
-// The whole block calls this; `across` as above.
-template <class Any>
-NJ_DEVICE void finish_sums(const Any& on, Meeting& meeting, long long parts, WideSum* across, bool* is_last) {
+// The whole block calls this; `across` and `further` as above.
+template <class Any, class Further = NothingFurther>
+NJ_DEVICE void finish_sums(const Any& on, Meeting& meeting, long long parts, WideSum* across, bool* is_last,
+                           const Further& further = {}) {
   const Acc* const all = reinterpret_cast<const Acc*>(&meeting + 1);
   if constexpr (Exchange::chosen != Exchange::none) {
-    meet_and_add(on, meeting.header, 1, all, parts, across);
+    meet_and_add(on, meeting.header, 1, all, parts, across, further);
   } else {
     hw::block_barrier();
     if (threadIdx.x == 0) is_last[0] = leaves_last(meeting.header);
     hw::block_barrier();
     if (is_last[0]) {
-      add_parts(on, all, parts, 0, 1, across);
+      if constexpr (kSums > 0) add_parts(on, all, parts, 0, 1, across);
+      further(0, 1);
       if (threadIdx.x == 0) meeting.header.finished_blocks = 0;
     }
   }

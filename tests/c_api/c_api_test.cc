@@ -188,6 +188,8 @@ SAME_PLACE(dx);
 SAME_PLACE(dweight);
 SAME_PLACE(dbias);
 SAME_PLACE(dgate);
+SAME_PLACE(dmod_scale);
+SAME_PLACE(dmod_shift);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(
@@ -214,6 +216,8 @@ static_assert(
     is_number_of(NORMJIT_OPERAND_DWEIGHT, Operand::dweight) &&
     is_number_of(NORMJIT_OPERAND_DBIAS, Operand::dbias) &&
     is_number_of(NORMJIT_OPERAND_DGATE, Operand::dgate) &&
+    is_number_of(NORMJIT_OPERAND_DMOD_SCALE, Operand::dmod_scale) &&
+    is_number_of(NORMJIT_OPERAND_DMOD_SHIFT, Operand::dmod_shift) &&
     is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
 
 TEST_F(CApi, AGroupSizeOfZeroIsOne) {
@@ -239,7 +243,8 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_DX), HasSubstr("has no dx"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_DGATE), HasSubstr("has no dgate"));
-  EXPECT_THAT(asked(29), HasSubstr("operand is 29"));
+  EXPECT_THAT(asked(NORMJIT_OPERAND_DMOD_SHIFT), HasSubstr("has no dmod_shift"));
+  EXPECT_THAT(asked(31), HasSubstr("operand is 31"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);

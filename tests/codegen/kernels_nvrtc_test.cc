@@ -548,6 +548,7 @@ TEST_F(Kernels, EveryPlanOfGradients) {
     make_backward(spec, random);
     spec.columns = kColumnsOfGradients[turn % std::size(kColumnsOfGradients)];
     spec.gate = Gate::none;
+    spec.modulation = Modulation::none;
     spec.need = Need::all;
     add_gradients(jobs, canonical(spec), devices_[(turn * 5 + 6) % devices_.size()], turn);
   }
@@ -578,6 +579,33 @@ TEST_F(Kernels, EveryPlanOfGatedGradients) {
     add_gradients(jobs, canonical(spec), devices_[(turn * 5 + 3) % devices_.size()], turn);
   }
   EXPECT_GT(jobs.size(), 150u);
+  expect_all_clean(jobs);
+}
+
+// With a modulation, of each row or of groups of rows.
+TEST_F(Kernels, EveryPlanOfModulatedGradients) {
+  constexpr std::int64_t kColumns[] = {7, 64, 100, 768, 1000, 1152, 3072, 5120};
+  std::vector<Job> jobs;
+  for (std::size_t turn = 0; turn < 40; ++turn) {
+    const DType type = kInputDTypeRows[turn % 4].value;
+    NormSpec spec{.norm = turn / 4 % 2 == 0 ? Norm::rms : Norm::layer,
+                  .backward = true,
+                  .columns = kColumns[turn * 3 / 2 % std::size(kColumns)],
+                  .input = type,
+                  .dsum = turn % 3 == 0,
+                  .affine = kAffines[turn / 2 % 3].value,
+                  .modulation = turn % 5 == 0 ? Modulation::scale : Modulation::scale_shift,
+                  .plain_modulation = turn % 7 == 0,
+                  .modulation_table = turn % 4 == 3,
+                  .activation = turn % 3 == 2 ? kActivations[turn / 3 % 5].value : Activation::none};
+    if (turn % 6 == 5) spec.weight = spec.gradient_type = spec.modulation_type = DType::f32;
+    if (turn % 8 == 0) spec.need = Need::dx;
+    const std::size_t before = jobs.size();
+    add_gradients(jobs, canonical(spec), devices_[(turn * 5 + 3) % devices_.size()], turn);
+    std::erase_if(jobs, [](const Job& job) { return !check(job.plan, job.spec, job.device); });
+    for (std::size_t i = before; i < jobs.size(); ++i) jobs[i].plan.grouped_rows = (i + turn) % 4 != 0;
+  }
+  EXPECT_GT(jobs.size(), 100u);
   expect_all_clean(jobs);
 }
 

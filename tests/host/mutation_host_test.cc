@@ -1006,6 +1006,30 @@ const std::vector<Pinned> kPinned = {
      "per_thread=2 arch=sm_90 rows=5 y_gap=3 blocks=2 seed=232",
      {0},
      kOf4Bits},
+    // Gradients of a modulation: of each row, in a warp and in a block, with tables and an activation; of
+    // groups
+    // of rows that have pieces, in several blocks and in one; of more groups than blocks.
+    {"layernorm_bwd/cols=90/f32/wb1/mod:table/gelu gradient_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 shift_gap=4 sum_gap=6 seed=380",
+     {0},
+     kGradients},
+    {"rmsnorm_bwd/cols=300/f32/wb/mods0 gradient_rows threads=96 threads_per_row=96 vector=1 per_thread=4 "
+     "exchange=grid arch=sm_90 sms=3 rows=10 sum_gap=3 runs=2 seed=381",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=90/f32/wb1/mod:table gradient_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 "
+     "exchange=grid grouped_rows=1 arch=sm_90 sms=4 rows=58 group=29 scale_gap=2 sum_gap=6 runs=2 seed=382",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=130/f32/wb/mod0/silu gradient_rows threads=96 threads_per_row=96 vector=2 "
+     "per_thread=1 grouped_rows=1 arch=sm_90 sms=3 rows=7 group=7 seed=383",
+     {0, 14},
+     kGradients},
+    {"layernorm_bwd/cols=70/f32/w/mod gradient_rows threads=64 threads_per_row=16 vector=1 per_thread=5 "
+     "exchange=grid grouped_rows=1 arch=sm_90 sms=2 rows=33 group=3 group_gap=2 inputs=nan_row seed=384",
+     {0},
+     kGradients},
     // Gradients of rows in parts of a warp: partial rows, lanes without a row, blocks that loop, gaps; sums
     // over rows by the last block, and by all.
     {"layernorm_bwd/cols=90/f32/dsum/wb1 gradient_rows threads=64 threads_per_row=8 vector=2 per_thread=6 "

@@ -323,6 +323,43 @@ TEST(GroupsOfRows, AreRefusedWhereTheyDoNotFit) {
   EXPECT_EQ(with_y(4, 0, 64), "BadStride");
 }
 
+// The rows that share a row of dmod_scale and dmod_shift are those that share scale and shift.
+TEST(GroupsOfRows, ShareTheGradientsOfAModulation) {
+  const NormSpec spec{
+      .backward = true, .columns = 64, .modulation = Modulation::scale_shift, .activation = Activation::silu};
+  int memory = 0;
+  void* const at = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&memory) / 4096 * 4096);
+  struct Rows {
+    std::int64_t n, outer, inner;
+  };
+  const auto code = [&](Rows inputs, Rows scale, Rows shift) {
+    Tensors tensors{.x = at, .rows = 12};
+    tensors.mod_scale = {at, inputs.n, inputs.outer, inputs.inner};
+    tensors.mod_shift = {at, inputs.n, inputs.outer, inputs.inner};
+    tensors.dy = at, tensors.dx = static_cast<std::byte*>(at) + 65536;
+    tensors.dmod_scale = {static_cast<std::byte*>(at) + 131072, scale.n, scale.outer, scale.inner};
+    tensors.dmod_shift = {static_cast<std::byte*>(at) + 196608, shift.n, shift.outer, shift.inner};
+    return pack(spec, tensors).status.code;
+  };
+  const Rows each{1, 64, 0}, of_four{4, 64, 0}, of_three{3, 64, 0}, of_all{12, 64, 0}, same{1, 0, 0};
+  EXPECT_EQ(code(each, each, each), Code::Ok);
+  EXPECT_EQ(code(each, {4, 300, 70}, each), Code::Ok) << "rows in groups, one for each row";
+  EXPECT_EQ(code(of_four, of_four, of_four), Code::Ok);
+  EXPECT_EQ(code(of_four, of_four, {4, 100, 0}), Code::Ok);
+  EXPECT_EQ(code(of_all, of_all, of_all), Code::Ok);
+  EXPECT_EQ(code(same, of_all, of_all), Code::Ok);
+  EXPECT_EQ(code(same, of_three, of_three), Code::Ok);
+  EXPECT_EQ(code(same, each, each), Code::Ok);
+  EXPECT_EQ(code(of_four, each, each), Code::BadStride) << "each row would need a gradient of its own";
+  EXPECT_EQ(code(of_four, of_three, of_three), Code::BadStride);
+  EXPECT_EQ(code(of_four, of_all, of_all), Code::BadStride);
+  EXPECT_EQ(code(of_four, of_four, each), Code::BadStride);
+  EXPECT_EQ(code(of_four, of_four, of_three), Code::BadStride);
+  EXPECT_EQ(code(each, of_four, of_four), Code::BadStride) << "they share no scale";
+  EXPECT_EQ(code(of_four, {4, 63, 0}, of_four), Code::BadStride) << "two sums overlap";
+  EXPECT_EQ(code(of_four, {5, 64, 0}, of_four), Code::BadStride);
+}
+
 // Each address counts: of the rows of a group, and of the groups.
 TEST(GroupsOfRows, TellTheirAlignment) {
   const auto aligned = [](std::int64_t outer, std::int64_t inner) {

@@ -460,7 +460,6 @@ TEST(Validate, ABackwardSpecExcludesWhatHappensBesideTheNorm) {
       {"sum", [](NormSpec& s) { s.sum = true; }},
       {"rounding", [](NormSpec& s) { s.rounding = Rounding::norm, s.input = s.output = DType::bf16; }},
       {"affine_rows", [](NormSpec& s) { s.affine_rows = true; }},
-      {"modulation", [](NormSpec& s) { s.modulation = Modulation::scale; }},
       {"quantization", [](NormSpec& s) { s.quantization = Quantization::tensor; }},
       {"also", [](NormSpec& s) { s.also = Also::bf16; }},
       {"amax", [](NormSpec& s) { s.amax = true; }},
@@ -514,6 +513,27 @@ TEST(Validate, ABackwardSpecMayHaveAGate) {
         EXPECT_EQ(validate(spec).ok(), valid) << to_text(spec);
         EXPECT_EQ(is_valid(spec), valid) << to_text(spec);
       }
+}
+
+TEST(Validate, ABackwardSpecMayHaveAModulation) {
+  for (const auto& modulation : kModulations)
+    for (const bool plain : {false, true})
+      for (const bool table : {false, true})
+        for (const auto& activation : kActivations) {
+          NormSpec spec = kGradients;
+          spec.modulation = modulation.value;
+          spec.plain_modulation = plain;
+          spec.modulation_table = table;
+          spec.activation = activation.value;
+          EXPECT_TRUE(validate(spec).ok() && is_valid(spec)) << to_text(spec);
+          spec.gate = Gate::before;
+          const bool both = modulation.value != Modulation::none;
+          EXPECT_EQ(validate(spec).code(), both ? Code::BadCombination : Code::Ok) << to_text(spec);
+          EXPECT_EQ(is_valid(spec), !both) << to_text(spec);
+          if (both)
+            EXPECT_THAT(validate(spec).error().message,
+                        HasSubstr(concat({"not both: leave out gate or ", name(modulation.value)})));
+        }
 }
 
 TEST(Validate, SomeGradientRemains) {
@@ -673,6 +693,32 @@ TEST(Operands, OfABackwardSpecAreWhatIsNeeded) {
   EXPECT_EQ(row_of(Operand::dgate).in_place, Operand::gate);
   spec.modulation_type = DType::f16;
   EXPECT_EQ(row_of(Operand::dgate).dtype(spec), DType::f16);
+}
+
+TEST(Operands, OfABackwardSpecWithAModulation) {
+  NormSpec spec = kGradients;
+  spec.affine = Affine::weight_bias;
+  spec.modulation = Modulation::scale_shift;
+  spec.modulation_type = DType::f16;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "weight", "bias", "mod_scale", "dy", "dx", "dweight", "dbias",
+                                          "dmod_scale", "dmod_shift"))
+      << "dmod_scale is of what the bias is added to, and no gradient of the shift";
+  EXPECT_EQ(row_of(Operand::dmod_scale).dtype(spec), DType::f16);
+  EXPECT_EQ(row_of(Operand::dmod_shift).dtype(spec), DType::f16);
+  spec.need = Need::dweight_dbias;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "weight", "mod_scale", "dy", "dweight", "dbias"));
+  spec.need = Need::dx;
+  spec.modulation = Modulation::scale;
+  spec.modulation_table = true;
+  EXPECT_THAT(operands(spec),
+              ElementsAre("x", "weight", "bias", "mod_scale", "mod_scale_table", "dy", "dx", "dmod_scale"));
+  spec.modulation = Modulation::scale_shift;
+  spec.affine = Affine::none;
+  EXPECT_THAT(operands(spec),
+              ElementsAre("x", "mod_scale", "mod_scale_table", "dy", "dx", "dmod_scale", "dmod_shift"));
+  spec.activation = Activation::gelu;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "mod_scale", "mod_scale_table", "mod_shift", "mod_shift_table",
+                                          "dy", "dx", "dmod_scale", "dmod_shift"));
 }
 
 TEST(Operands, OfABackwardSpecHaveTheirTypes) {

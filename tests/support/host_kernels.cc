@@ -237,12 +237,15 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   return workspace_.left_by(c);
 }
 
-// What the kernel wrote for one row, of all outputs that belong to a row.
-std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t row) {
+// What the kernel wrote for one row, of all outputs that belong to a row. What a group of rows shares with
+// row `bad` belongs to that row alone.
+std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t row, std::int64_t bad) {
   std::vector<std::byte> bytes;
   for (const OperandRow& each : kOperands) {
     const oracle::Matrix& output = problem[each.operand];
     if (!each.output || output.empty() || is_single(each, problem.spec)) continue;
+    const std::int64_t shared = output.shares_rows() ? output.layout().n : 1;
+    if (row != bad && row / shared == bad / shared) continue;
     const bool matrix = is_matrix(each, problem.spec);
     const std::int64_t columns = matrix ? row_elements(each, problem.spec) : 1;
     const int size = size_of(output.dtype());
@@ -261,9 +264,9 @@ std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t
   return bytes;
 }
 
-std::vector<std::vector<std::byte>> bytes_of(const oracle::Problem& problem) {
+std::vector<std::vector<std::byte>> bytes_of(const oracle::Problem& problem, std::int64_t bad) {
   std::vector<std::vector<std::byte>> rows;
-  for (std::int64_t row = 0; row < problem.rows; ++row) rows.push_back(bytes_of_row(problem, row));
+  for (std::int64_t row = 0; row < problem.rows; ++row) rows.push_back(bytes_of_row(problem, row, bad));
   return rows;
 }
 
@@ -353,10 +356,11 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
   std::optional<std::vector<std::vector<std::byte>>> clean;  // outputs while all rows are finite
   if (spoils(c)) {
     if (auto wrong = launcher.run(kernel, schedule_seed, time_limit)) return wrong;
-    clean = bytes_of(problem);
+    clean = bytes_of(problem, bad_row(c));
     spoil(c, problem);
   }
   std::optional<std::vector<std::vector<std::byte>>> before;
+  const std::int64_t bad = c.rows > 0 ? bad_row(c) : 0;
   std::vector<std::byte> sums_before;  // may change with a row that is spoiled
   for (int run = 0; run < c.runs; ++run) {
     const auto in_run = [&](const std::string& message) {
@@ -366,7 +370,7 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
     const std::uint64_t schedule = schedule_seed + static_cast<std::uint64_t>(run);
     if (const auto wrong = launcher.run(kernel, schedule, time_limit)) return in_run(*wrong);
     if (const auto wrong = first_wrong(problem)) return in_run(*wrong);
-    auto bytes = bytes_of(problem);
+    auto bytes = bytes_of(problem, bad);
     for (std::int64_t row = 0; row < c.rows; ++row) {
       const auto i = static_cast<std::size_t>(row);
       if (clean && row != bad_row(c) && bytes[i] != (*clean)[i])

@@ -86,6 +86,8 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
     case Operand::bias:
       return spec.columns;
     case Operand::sum:
+    case Operand::dmod_scale:
+    case Operand::dmod_shift:
       return elements_of_row() + sum_gap;
     case Operand::also:
       return elements_of_row() + 2 * y_gap;
@@ -123,7 +125,8 @@ bool legal(const KernelCase& c) {
       (lacks(Operand::residual) && lacks(Operand::dsum) && c.residual_gap != 0) ||
       (lacks(Operand::mod_scale) && lacks(Operand::dy) && c.scale_gap != 0))
     return false;
-  if ((!c.spec.sum || c.sum_in_place) && c.sum_gap != 0) return false;
+  if ((c.spec.backward ? lacks(Operand::dmod_scale) : !c.spec.sum || c.sum_in_place) && c.sum_gap != 0)
+    return false;
   // The rows of a group have one gate.
   if (c.sum_in_place && !(c.spec.sum && c.spec.residual == Residual::before) && !(has_dgate && c.group == 1))
     return false;

@@ -47,7 +47,8 @@ struct KernelCase {
   std::int64_t rows = 1;
   std::int64_t plane = 0;  // with channels first: the rows of a sample, which is a row to all that follows
   // Elements between rows, of a second result twice as many as of y; -columns makes all rows of an input one.
-  // Of dy it is scale_gap, of dsum residual_gap, of dx y_gap, of dgate shift_gap.
+  // Of dy it is scale_gap, of dsum residual_gap, of dx y_gap, of dgate shift_gap, of the gradients
+  // of a modulation sum_gap.
   std::int64_t x_gap = 0, gate_gap = 0, residual_gap = 0, scale_gap = 0, shift_gap = 0, y_gap = 0,
                sum_gap = 0;
   // Rows come in groups of so many, with group_gap elements between groups. Gate and modulation then are the

@@ -240,8 +240,8 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   lay(c.spec.gate != Gate::none, c.gate_gap, !c.sum_in_place || !has_dgate);
   lay(c.spec.modulation != Modulation::none || c.spec.backward, c.scale_gap,
       !(c.spec.backward && c.in_place));
-  lay(c.spec.modulation == Modulation::scale_shift || (has_dgate && !c.sum_in_place), c.shift_gap,
-      !has_dgate);
+  lay(row_of(Operand::mod_shift).present(c.spec) || (has_dgate && !c.sum_in_place), c.shift_gap, !has_dgate);
+  if (row_of(Operand::dmod_scale).present(c.spec)) c.sum_gap = random_distance(random, unit, 20);
 }
 
 // One of the plans that users get, or nothing where the device has none.

@@ -115,6 +115,7 @@ void make_channels_first(NormSpec& spec) {
 }
 
 void make_backward(NormSpec& spec, Random& random) {
+  constexpr std::int64_t kMostModulated = 512;  // columns that a block of any device holds
   const auto wide_enough = [](DType type) { return is_narrow(type) ? DType::f32 : type; };
   spec = {.norm = spec.norm,
           .backward = true,
@@ -131,9 +132,13 @@ void make_backward(NormSpec& spec, Random& random) {
           .dsum = random.coin(),
           .affine = spec.affine,
           .weight_offset = spec.weight_offset,
+          .modulation = spec.columns <= kMostModulated ? spec.modulation : Modulation::none,
+          .plain_modulation = spec.plain_modulation,
+          .modulation_table = spec.modulation_table,
           .activation = spec.activation,
           .scale = spec.scale,
           .need = random.below(3) == 0 ? random.one_of(kNeeds).value : Need::all};
+  if (spec.gate != Gate::none) spec.modulation = Modulation::none;
   if (spec.gate == Gate::after) spec.activation = Activation::none;
   if (written_gradients(spec) == 0) spec.need = Need::all;
   if (!writes_dx(spec)) spec.dsum = false;

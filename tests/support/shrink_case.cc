@@ -42,13 +42,13 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     if (candidate.spec.gate == Gate::none) candidate.gate_gap = 0;
     if (candidate.spec.modulation == Modulation::none && !candidate.spec.backward) candidate.scale_gap = 0;
     const bool has_dgate = row_of(Operand::dgate).present(candidate.spec);
-    if (candidate.spec.modulation != Modulation::scale_shift && !has_dgate) candidate.shift_gap = 0;
+    if (!row_of(Operand::mod_shift).present(candidate.spec) && !has_dgate) candidate.shift_gap = 0;
     if (candidate.spec.backward && !writes_dx(candidate.spec)) candidate.in_place = false;
     if (candidate.spec.residual == Residual::none && !candidate.spec.dsum) candidate.residual_gap = 0;
     if (candidate.spec.residual != Residual::before && !has_dgate) candidate.sum_in_place = false;
     if (!candidate.spec.sum) {
       candidate.sum_in_place = has_dgate && candidate.sum_in_place;
-      candidate.sum_gap = 0;
+      if (!row_of(Operand::dmod_scale).present(candidate.spec)) candidate.sum_gap = 0;
     }
     if (!validate(candidate.spec)) return;
     if (!check(candidate.plan, candidate.spec, candidate.device)) return;

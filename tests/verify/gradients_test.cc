@@ -222,6 +222,65 @@ TEST(ReferenceGradients, OfGatesAreTheSlopesOfTheForward) {
         }
 }
 
+TEST(ReferenceGradients, OfModulationsAreTheSlopesOfTheForward) {
+  for (const Modulation modulation : {Modulation::scale, Modulation::scale_shift})
+    for (const bool plain : {false, true})
+      for (const bool table : {false, true})
+        for (const Activation activation : {Activation::none, Activation::silu})
+          for (const bool more : {false, true}) {
+            const NormSpec spec = canonical({.norm = more ? Norm::rms : Norm::layer,
+                                             .backward = true,
+                                             .columns = 7,
+                                             .input = DType::f64,
+                                             .epsilon = 1e-2,
+                                             .affine = more ? Affine::weight_bias : Affine::none,
+                                             .modulation = modulation,
+                                             .plain_modulation = plain,
+                                             .modulation_table = table,
+                                             .activation = activation,
+                                             .scale = more ? -0.75 : 1});
+            SCOPED_TRACE(to_text(spec));
+            NormSpec forward = spec;
+            forward.backward = false;
+            // Rows 0 and 1 share scale and shift, and so do rows 2 and 3.
+            const RowLayout of_two(2, 7, 0);
+            Problem problem = make_problem(spec, 4,
+                                           {{Operand::mod_scale, of_two},
+                                            {Operand::mod_shift, of_two},
+                                            {Operand::dmod_scale, of_two},
+                                            {Operand::dmod_shift, of_two}})
+                                  .value();
+            fill(problem, 5);
+            const bool shifts = modulation == Modulation::scale_shift;
+            for (std::int64_t group = 0; group < 4; group += 2) {
+              const std::vector<ModulationGradient> sums = group_gradients(problem, group, 2);
+              for (std::int64_t i = 0; i < 7; ++i) {
+                const auto& [scale, shift] = sums[static_cast<std::size_t>(i)];
+                EXPECT_NEAR(scale.value, slope(forward, problem, Operand::mod_scale, group, i), 1e-7);
+                EXPECT_GE(scale.magnitude, std::fabs(scale.value));
+                EXPECT_GE(shift.magnitude, std::fabs(shift.value));
+                if (!shifts) continue;
+                double slopes = 0;  // y grows as its shift
+                for (std::int64_t row = group; row < group + 2; ++row)
+                  slopes += spec.scale * get(problem[Operand::dy], row, i);
+                if (activation != Activation::none)
+                  slopes = slope(forward, problem, Operand::mod_shift, group, i);
+                EXPECT_NEAR(shift.value, slopes, 1e-7);
+              }
+            }
+            for (std::int64_t row = 0; row < 4; ++row) {
+              const std::vector<GradientValue> dx = dx_of(spec, inputs_of(problem, row));
+              for (std::int64_t i = 0; i < 7; ++i)
+                EXPECT_NEAR(dx[static_cast<std::size_t>(i)].value,
+                            slope(forward, problem, Operand::x, row, i), 1e-7);
+            }
+            const ColumnGradients sums = column_gradients(problem);
+            for (std::size_t i = 0; i < sums.weight.size(); ++i)
+              EXPECT_NEAR(sums.weight[i].value,
+                          slope(forward, problem, Operand::weight, 0, static_cast<std::int64_t>(i)), 1e-7);
+          }
+}
+
 TEST(ReferenceGradients, AreThoseThatAreNeeded) {
   for (const auto& need : kNeeds) {
     const NormSpec spec{.backward = true, .columns = 7, .affine = Affine::weight_bias, .need = need.value};

@@ -45,8 +45,9 @@ constexpr Row kRows[] = {
     NORMJIT_ROW(
         BadStride,
         "A row stride is negative, smaller than the columns of an output, or reaches past 64 bits, "
-        "or the rows are no groups of n; with channels first, n is above 1, inner is not 0, or samples "
-        "are closer than columns * plane: give distances in elements, or kContiguous."),
+        "or the rows are no groups of n; or dmod_scale and dmod_shift are not shared by the same rows as "
+        "mod_scale and mod_shift; with channels first, n is above 1, inner is not 0, or samples are closer "
+        "than columns * plane: give distances in elements, or kContiguous."),
     NORMJIT_ROW(WorkspaceRequired,
                 "This kernel needs a workspace: give Kernel::workspace_bytes() bytes of device memory, "
                 "16-byte aligned and zeroed once, in Tensors::workspace."),

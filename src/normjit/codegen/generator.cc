@@ -100,6 +100,7 @@ std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch 
       {"writes_dx", constant(writes_dx(spec), compute)},
       {"writes_dweight", constant(writes_dweight(spec), compute)},
       {"writes_dbias", constant(writes_dbias(spec), compute)},
+      {"grouped_rows", constant(has_grouped_addresses(plan, spec), compute)},
       {"spec", to_text(spec)},
       {"operands", operands_text(spec, plan)},
       {"entry", entry_name(spec, plan)},

@@ -42,6 +42,7 @@ class Enumeration {
     const int aligned = std::min(aligned_elements(spec, use_.alignment), widest);
     if (spec.backward) {
       gradients(aligned);
+      if (found_.empty()) found_.push_back(too_long(aligned));
       return std::move(found_);
     }
     if (spec.channels_first) {
@@ -76,7 +77,9 @@ class Enumeration {
     for_each_number_of_blocks(plan, [&](const Plan& full) { add_exchanges(full); });
   }
   void add_exchanges(Plan plan) {
-    const bool meets = plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0;
+    const bool of_groups = sums_over_groups(use_.spec) > 0;
+    const bool meets =
+        plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0 || of_groups;
     for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
       plan.exchange = exchange;
       if (exchange == Exchange::none || meets) add_legal(plan);
@@ -84,6 +87,16 @@ class Enumeration {
   }
   void add_legal(const Plan& plan) {
     if (is_legal(plan, use_.spec, use_.device)) found_.push_back(plan);
+  }
+
+  // The gradients of a modulation have no plan for rows that no block holds. check() refuses this one, and
+  // says so.
+  static Plan too_long(int vector) {
+    return {.strategy = Strategy::gradient_rows,
+            .threads = 1024,
+            .threads_per_row = 1024,
+            .vector = vector,
+            .per_thread = kMostGradientElements / vector};
   }
 
   void gradients(int vector) {

@@ -77,7 +77,7 @@ inline int staged_tiles(const NormSpec& spec) {
 inline int widest_element(const NormSpec& spec) {
   return std::max({size_of(spec.input), size_of(spec.output),
                    has_residual_type(spec) ? size_of(spec.residual_type) : 0,
-                   spec.backward && spec.gate != Gate::none ? size_of(spec.modulation_type) : 0,
+                   spec.backward && has_modulation_type(spec) ? size_of(spec.modulation_type) : 0,
                    spec.also != Also::none ? size_of(also_type(spec)) : 0});
 }
 
@@ -104,6 +104,16 @@ inline bool has_long_code(const NormSpec& spec) {
 
 // Sums over rows: of dweight, and of dbias.
 inline int sums_over_rows(const NormSpec& spec) { return writes_dweight(spec) + writes_dbias(spec); }
+// The same of those rows that share scale and shift: of dmod_scale, and of dmod_shift.
+inline int sums_over_groups(const NormSpec& spec) {
+  return writes_dmod(spec) ? static_cast<int>(spec.modulation) : 0;
+}
+// Sums that a thread of gradients holds for each element, at most. Of rows that share a scale two are all
+// that it takes, those of d and of d * n: templates/op/gradients.cuh.
+inline int held_sums(const NormSpec& spec) {
+  if (!writes_dmod(spec)) return sums_over_rows(spec);
+  return spec.affine == Affine::weight_bias || spec.modulation == Modulation::scale_shift ? 2 : 1;
+}
 
 // Of gradients, whether the sums of a row need its normalized elements: kWeighs of
 // templates/op/gradients.cuh.
@@ -341,15 +351,14 @@ inline constexpr int kWithEarlyParameters = 52;
 
 // Registers of a thread of gradients: sums over rows in the compute type, and but for the ring x, dy and the
 // gate as they were loaded, of this row and the next; of rows that are weighed also what arrives in front of
-// the activation.
-// Weights come from L1 as they are used.
+// the activation. Weights and modulation come from L1 as they are used.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
   const bool keeps = weighs(spec) && plan.strategy == Strategy::gradient_rows;
   const std::int64_t gate = spec.gate != Gate::none ? of(spec.modulation_type) : 0;
-  return std::int64_t{plan.per_thread} * plan.vector * (sums_over_rows(spec) + keeps) *
+  return std::int64_t{plan.per_thread} * plan.vector * (held_sums(spec) + keeps) *
              size_of(compute_type(spec)) / 4 +
          (plan.strategy == Strategy::gradient_ring ? 0 : 2 * (of(spec.input) + of(spec.output) + gate));
 }
@@ -537,8 +546,8 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const int elements = plan.per_thread * plan.vector;
   const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
   const bool in_double = compute_type(spec) == DType::f64, in_rows = plan.strategy == Strategy::gradient_rows;
-  // A function of the gate, and its slope, of as many elements as are under way.
-  const int gated = spec.gate == Gate::none ? 0 : in_rows && converts ? 2 * elements : elements;
+  // A function of the gate and its slope, or bias and modulation, of as many elements as are under way.
+  const int gated = !has_modulation_type(spec) ? 0 : in_rows && converts ? 2 * elements : elements;
   const auto with_sums = [&](int others) {
     return std::max(kFewest,
                     static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others + gated, 8) * 8));

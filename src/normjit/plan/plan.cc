@@ -113,6 +113,9 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
   const bool in_ring = plan.strategy == Strategy::gradient_ring;
   const bool in_cluster = plan.exchange == Exchange::cluster;
   const bool whole_block = plan.threads_per_row == plan.threads;
+  if (spec.modulation != Modulation::none && !in_rows)
+    return concat({name(plan.strategy),
+                   " has no modulation; gradient_rows has, of rows that the registers of a block hold"});
   if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
       !(power_of_two(plan.threads) || in_ring || (in_rows && whole_block)))
     return "threads must be a power of two from 32 to 1024, or a multiple of 32 where a block of "
@@ -125,7 +128,11 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
     return concat(
         {"per_thread must be at least 1, and times vector at most ", shortest(kMostGradientElements)});
   if (in_rows && columns_per_block(plan) < spec.columns)
-    return "threads_per_row * vector * per_thread must cover the columns";
+    return spec.modulation != Modulation::none
+               ? "gradients of a modulation need rows that the registers of a block hold, as gradient_rows "
+                 "has "
+                 "them: threads_per_row * vector * per_thread must cover the columns"
+               : "threads_per_row * vector * per_thread must cover the columns";
   if (plan.unaligned || plan.group_rows < 1 || plan.group_rows > (in_rows || in_ring ? 1 : kMostBatchRows))
     return concat({"gradients need unaligned=0, and group_rows=1, of gradient_columns up to ",
                    shortest(kMostBatchRows)});
@@ -402,9 +409,11 @@ std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const Device
     const std::int64_t chunks = chunks_of(plan, spec);
     const std::int64_t parts = in_rows ? grid.max_parts : std::max<std::int64_t>(1, grid.max_blocks / chunks);
     const int size = size_of(compute_type(spec));
-    if (in_rows && sums_over_rows(spec) == 0) return 0;
+    const int sums =
+        sums_over_rows(spec) + (plan.grouped_rows ? sums_over_groups(spec) + held_sums(spec) : 0);
+    if (in_rows && sums == 0) return 0;
     if (!in_rows) bytes += plan_math::measured_bytes(plan.group_rows, chunks, size);
-    bytes += ceil_div(sums_over_rows(spec) * parts * spec.columns * size, 16) * 16;
+    bytes += ceil_div(sums * parts * spec.columns * size, 16) * 16;
   } else if (plan.strategy == Strategy::split_row) {
     // The statistics of each row in the ring and of each of its chunks: four numbers.
     const RowRing ring = row_ring_of(plan, spec, device);

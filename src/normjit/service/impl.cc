@@ -43,7 +43,8 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
   std::vector<Attempt> all;
   const auto kept =
       use.batch_invariant ? std::nullopt : tuned.find(use.spec, profile, use.regime, use.alignment);
-  if (kept && (use.workspace || workspace_bytes(*kept, use.spec, profile) == 0))
+  if (kept && (use.workspace ||
+               workspace_bytes(in_groups(*kept, use.spec, use.grouped_rows), use.spec, profile) == 0))
     all.push_back({*kept, Because::tuned});
   const Plan chosen = choose(use.spec, profile, use.regime, use.alignment, use.batch_invariant);
   all.push_back({chosen, Because::chosen});

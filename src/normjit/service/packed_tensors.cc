@@ -92,6 +92,10 @@ std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const Operan
            .fits_times(std::int64_t{1} << log2_size(row.operand)))
     return {};
   RowAddress address = {n, outer, inner};
+  if (may_share_sums(row) && t.rows > 1 && n > 1 && inner == 0) {
+    if (outer < elements || !has_inverse(t.rows, n)) return {};
+    return address;
+  }
   if (t.rows == 1) {
     address = {1, elements, 0};
   } else if (outer_of(t, row) == kContiguous || n == 1) {
@@ -110,6 +114,23 @@ std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const Operan
       return {};
   }
   return address;
+}
+
+bool TensorRules::has_sums_of_groups(const PerOperand<RowAddress>& addresses,
+                                     std::int64_t rows) const noexcept {
+  // Of the rows that share what an operand has: 1 where each row has its own, 0 where all rows are the same.
+  const auto shared_by = [&](Operand operand) -> std::int64_t {
+    const RowAddress& address = addresses[operand];
+    if (address.n > 1) return address.inner == 0 ? address.n : 1;
+    return address.outer == 0 ? 0 : 1;
+  };
+  const auto given = [&](Operand operand) { return has(operands_, static_cast<std::size_t>(operand)); };
+  if (!given(Operand::dmod_scale) || rows == 1) return true;
+  const std::int64_t sums = shared_by(Operand::dmod_scale);
+  if (given(Operand::dmod_shift) && shared_by(Operand::dmod_shift) != sums) return false;
+  for (const Operand input : {Operand::mod_scale, Operand::mod_shift})
+    if (given(input) && shared_by(input) != 0 && shared_by(input) != sums) return false;
+  return true;
 }
 
 void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const noexcept {
@@ -153,6 +174,10 @@ void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const no
       bytes |= static_cast<std::uint64_t>(distances) << log2_size;
     }
     bits |= low_bits(bytes, log2_size);
+  }
+  if (!has_sums_of_groups(addresses, t.rows)) {
+    status = {Code::BadStride};
+    return;
   }
   for (const OperandRow& row : kOperands) {
     const Operand input = row.in_place;

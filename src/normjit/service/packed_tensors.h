@@ -208,6 +208,10 @@ class TensorRules {
   // address_of() with channels first.
   std::optional<RowAddress> samples_of(const Tensors& t, const OperandRow& row) const noexcept;
 
+  // Whether the rows that share a row of dmod_scale and dmod_shift, as Tensors has it, are those that share
+  // mod_scale and mod_shift. `addresses` are those of the operands of the spec.
+  bool has_sums_of_groups(const PerOperand<RowAddress>& addresses, std::int64_t rows) const noexcept;
+
   // As pack(), rule by rule: the first one that is broken, and blocks of groups of rows.
   void pack_exactly(const Tensors& t, PackedTensors& packed) const noexcept;
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "normjit/base/text.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/impl.h"
 #include "normjit/spec/operands.h"
 
@@ -114,13 +115,13 @@ Result<std::size_t> Service::workspace_bytes(const NormSpec& spec) {
   if (auto valid = validate(spec); !valid) return valid.error();
   const auto profile = device();
   if (!profile) return profile.error();
-  std::size_t most = 0;
+  std::size_t most = 0;  // of rows in groups, which need no less
   for (const Plan& plan : plans(spec, *profile))
-    most = std::max(most, normjit::workspace_bytes(plan, spec, *profile));
+    most = std::max(most, normjit::workspace_bytes(in_groups(plan, spec, true), spec, *profile));
   for (const RowsRegime regime : kRowsRegimes)
     for (const Alignment alignment : kAlignments)
       if (const auto plan = impl_->tuned.find(canonical(spec), *profile, regime, alignment))
-        most = std::max(most, normjit::workspace_bytes(*plan, spec, *profile));
+        most = std::max(most, normjit::workspace_bytes(in_groups(*plan, spec, true), spec, *profile));
   return most;
 }
 

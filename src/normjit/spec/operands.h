@@ -74,11 +74,10 @@ inline constexpr OperandRow kOperands[] = {
      "Weight", [](const NormSpec& s) noexcept { return s.weight; }, &has_modulation_table,
      Operand::mod_scale_table},
     {Operand::mod_shift, "mod_shift", false, Extent::shared, offsetof(Tensors, mod_shift), "Mod",
-     [](const NormSpec& s) noexcept { return s.modulation_type; },
-     [](const NormSpec& s) noexcept { return s.modulation == Modulation::scale_shift; }, Operand::mod_shift},
+     [](const NormSpec& s) noexcept { return s.modulation_type; }, &needs_shift, Operand::mod_shift},
     {Operand::mod_shift_table, "mod_shift_table", false, Extent::columns, offsetof(Tensors, mod_shift_table),
      "Weight", [](const NormSpec& s) noexcept { return s.weight; },
-     [](const NormSpec& s) noexcept { return s.modulation == Modulation::scale_shift && s.modulation_table; },
+     [](const NormSpec& s) noexcept { return needs_shift(s) && s.modulation_table; },
      Operand::mod_shift_table},
     {Operand::tensor_scale, "tensor_scale", false, Extent::one, offsetof(Tensors, tensor_scale), "float",
      [](const NormSpec&) noexcept { return DType::f32; },
@@ -125,6 +124,12 @@ inline constexpr OperandRow kOperands[] = {
     {Operand::dgate, "dgate", true, Extent::matrix, offsetof(Tensors, dgate), "Mod",
      [](const NormSpec& s) noexcept { return s.modulation_type; },
      [](const NormSpec& s) noexcept { return writes_dx(s) && s.gate != Gate::none; }, Operand::gate},
+    {Operand::dmod_scale, "dmod_scale", true, Extent::shared, offsetof(Tensors, dmod_scale), "Mod",
+     [](const NormSpec& s) noexcept { return s.modulation_type; }, &writes_dmod, Operand::dmod_scale},
+    {Operand::dmod_shift, "dmod_shift", true, Extent::shared, offsetof(Tensors, dmod_shift), "Mod",
+     [](const NormSpec& s) noexcept { return s.modulation_type; },
+     [](const NormSpec& s) noexcept { return writes_dmod(s) && s.modulation == Modulation::scale_shift; },
+     Operand::dmod_shift},
 };
 
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
@@ -143,6 +148,8 @@ constexpr bool has_rows(const OperandRow& row) {
 }
 // Whether an operand is an input of gate and modulation, which the rows of a sample often share.
 constexpr bool may_be_of_samples(const OperandRow& row) { return row.storage == "Mod" && !row.output; }
+// Whether the rows of a group may share a row of an output, which becomes a sum: gradients of a modulation.
+constexpr bool may_share_sums(const OperandRow& row) { return row.output && row.extent == Extent::shared; }
 // Whether an operand of a spec has `columns` elements for each row, or the same for all rows.
 constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
   return row.extent == Extent::matrix || row.extent == Extent::shared ||

@@ -64,7 +64,7 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     if (of_backward && spec.backward && !may_be_backward(field, spec))
       of_backward = bad({"a backward spec excludes ", field.name,
                          ": leave it out, or take the gradients of the norm alone (_bwd has weight, bias, "
-                         "weight_offset, a gate, activation, scale, dsum and need)"});
+                         "weight_offset, a gate or a modulation, activation, scale, dsum and need)"});
   });
   if (!of_backward) return of_backward;
   if (spec.backward && written_gradients(spec) == 0)
@@ -75,6 +75,9 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   if (spec.backward && spec.dsum && !writes_dx(spec))
     return bad({"dsum is added to dx, which need=", name(spec.need),
                 " leaves out: leave out dsum (/dsum), too, or need dx"});
+  if (spec.backward && spec.gate != Gate::none && spec.modulation != Modulation::none)
+    return bad({"a backward spec has a gate or a modulation, not both: leave out ", name(spec.gate), " or ",
+                name(spec.modulation)});
   if (spec.sum && !has_prologue(spec) && spec.residual_type == spec.input)
     return bad(
         {"sum needs something that happens to x before the norm, or another residual type than the input's: "

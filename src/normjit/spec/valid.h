@@ -88,10 +88,18 @@ constexpr bool has_more_results(const NormSpec& s) noexcept {
   return scales_blocks(s) || s.also != Also::none || s.amax;
 }
 
-// Whether a gradient depends on the argument of the activation, n * weight + bias: that of the activation,
-// and of a gate that multiplies it.
+// Whether the gradients of a modulation are written.
+constexpr bool writes_dmod(const NormSpec& s) noexcept {
+  return s.modulation != Modulation::none && writes_dx(s);
+}
+// Whether a gradient depends on what the affine makes, n * weight + bias: that of the activation, of the
+// scale of a modulation, and of a gate that multiplies it.
 constexpr bool needs_argument(const NormSpec& s) noexcept {
-  return s.activation != Activation::none || (s.gate == Gate::after && writes_dx(s));
+  return s.activation != Activation::none || writes_dmod(s) || (s.gate == Gate::after && writes_dx(s));
+}
+// Whether the shift of a modulation is read. Without an activation no gradient depends on it.
+constexpr bool needs_shift(const NormSpec& s) noexcept {
+  return s.modulation == Modulation::scale_shift && (!s.backward || s.activation != Activation::none);
 }
 
 // The largest number of the compute type.
@@ -103,13 +111,14 @@ inline double largest_number(const NormSpec& s) noexcept {
 template <class T>
 constexpr bool is_of_backward(T NormSpec::*member) noexcept {
   if constexpr (std::is_same_v<T, bool>)
-    return member == &NormSpec::backward || member == &NormSpec::dsum || member == &NormSpec::weight_offset;
+    return member == &NormSpec::backward || member == &NormSpec::dsum || member == &NormSpec::weight_offset ||
+           member == &NormSpec::plain_modulation || member == &NormSpec::modulation_table;
   else if constexpr (std::is_same_v<T, double>)
     return member == &NormSpec::epsilon || member == &NormSpec::scale;
   else
     return std::is_same_v<T, Norm> || std::is_same_v<T, std::int64_t> || std::is_same_v<T, DType> ||
            std::is_same_v<T, Gate> || std::is_same_v<T, GateFunction> || std::is_same_v<T, Affine> ||
-           std::is_same_v<T, Activation> || std::is_same_v<T, Need>;
+           std::is_same_v<T, Modulation> || std::is_same_v<T, Activation> || std::is_same_v<T, Need>;
 }
 // Whether a field is as a backward spec may have it.
 template <class T, class HasMeaning>
@@ -133,7 +142,8 @@ inline bool is_valid(const NormSpec& s) noexcept {
                (!(s.upper_bound && scales_rows(s)) || s.output == DType::e4m3) &&
                (s.also == Also::none || s.quantization != Quantization::none) &&
                (!s.amax || !(scales_rows(s) || scales_blocks(s) || is_wide(s))) &&
-               (!s.backward || (written_gradients(s) != 0 && (!s.dsum || writes_dx(s)))) &&
+               (!s.backward || (written_gradients(s) != 0 && (!s.dsum || writes_dx(s)) &&
+                                (s.gate == Gate::none || s.modulation == Modulation::none))) &&
                (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s) || has_more_results(s)));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
