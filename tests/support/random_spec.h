@@ -62,7 +62,8 @@ std::int64_t random_columns(Random& random, std::int64_t most);
 void make_channels_first(NormSpec& spec);
 
 // Makes it a valid backward spec: of the same norm, columns, types of 16 bits or more, weight and bias,
-// activation and scale, with gradients of any type, dsum or not, a gate, a modulation or none, and any gradients needed.
+// activation and scale, with gradients of any type, dsum or not, a gate, a modulation or none, and any
+// gradients needed.
 void make_backward(NormSpec& spec, Random& random);
 
 }  // namespace normjit
