@@ -127,10 +127,12 @@ NJ_MATH int lanes_of_sums(long long vectors, int threads) {
   while (threads / lanes <= 16 && ceil_div(vectors, lanes / 2) <= 128) lanes /= 2;
   return lanes;
 }
-// The same of one block that adds all of them: as many as there are, and as divide the threads.
+// The same of one block that adds all of them: warps enough for all of them that divide the threads. 224 threads
+// are 32 or 224: with 32 the sums of 983 columns took 19 of 25 us.
 NJ_MATH int lanes_of_all_sums(int vectors, int threads) {
   int lanes = 32;
-  while (lanes < vectors && threads % (2 * lanes) == 0) lanes *= 2;
+  for (int more = 64; more <= threads && lanes < vectors; more += 32)
+    if (threads % more == 0) lanes = more;
   return lanes;
 }
 
