@@ -134,6 +134,9 @@ constants! {
 /// `NORMJIT_ABI_VERSION`: that of the library must be the same.
 pub const ABI_VERSION: u32 = 1;
 
+/// `NORMJIT_WORKSPACE_ZEROED`: bytes at the beginning of a workspace.
+pub const WORKSPACE_ZEROED: usize = 225 << 10;
+
 /// `normjit_input_rows`: row r begins `(r / n) * outer + (r % n) * inner` elements behind the pointer; `outer` -1:
 /// contiguous rows.
 #[repr(C)]
@@ -581,7 +584,7 @@ impl Kernel {
         Err(Error { status, message: self.library.status_message(status).to_string() })
     }
 
-    /// Bytes of workspace that a launch needs, zeroed once; 0 for most kernels.
+    /// Bytes of workspace that a launch needs, the first [`WORKSPACE_ZEROED`] of them zeroed once; 0 for most kernels.
     pub fn workspace_bytes(&self) -> usize {
         unsafe { (self.library.functions.normjit_kernel_workspace_bytes)(self.handle) }
     }

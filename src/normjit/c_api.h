@@ -361,7 +361,8 @@ typedef struct normjit_tensors {
   void* mean;                  /* [rows], f32, or f64 for f64 */
   void* rstd;                  /* [rows], as mean */
   int64_t rows;                /* 0: success, nothing is launched */
-  void* workspace;             /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL */
+  void* workspace;             /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL.
+                                  Only the first NORMJIT_WORKSPACE_ZEROED bytes need to be zero */
   normjit_input_rows residual; /* [rows, columns], residual type */
   normjit_output_rows sum;     /* [rows, columns], residual type; may be residual */
   const void* in_bias;         /* [columns], weight dtype */
@@ -447,6 +448,9 @@ NORMJIT_C_EXPORT normjit_status normjit_norm(normjit_service* service, const nor
 NORMJIT_C_EXPORT normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
                                                    const normjit_tensors* tensors, void* stream,
                                                    const normjit_launch_options* options, char** error);
+/* A workspace begins with the counters and places through which blocks meet. They must be zero before its
+ * first launch, and each launch leaves them ready for the next. What is behind them may hold anything. */
+#define NORMJIT_WORKSPACE_ZEROED ((size_t)225 << 10)
 /* Bytes of workspace that suffice for every launch of this spec by normjit_norm on the current context's
  * device; mostly 0. */
 NORMJIT_C_EXPORT normjit_status normjit_workspace_bytes(normjit_service* service, const normjit_spec* spec,
