@@ -25,6 +25,7 @@ NOT_CACHED = 800
 NOT_READY = 801
 
 YES = 1  # a switch of Options
+WORKSPACE_ZEROED = 225 << 10  # bytes at the beginning of a workspace
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "e4m3": 5, "e5m2": 6, "s8": 7, "e2m1": 8, "e8m0": 9}
 NORMS = {"layernorm": 1, "rmsnorm": 2}

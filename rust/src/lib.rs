@@ -119,7 +119,7 @@ constants! {
         YES = 1, NO = 2,
         INSTANT = 1, BEGIN = 2, END = 3,
     }
-    /// Operands, for [`Kernel::node_offset`].
+    /// Operands.
     {
         OPERAND_X = 1, OPERAND_IN_BIAS = 2, OPERAND_GATE = 3, OPERAND_GATE_TABLE = 4, OPERAND_RESIDUAL = 5,
         OPERAND_WEIGHT = 6, OPERAND_BIAS = 7, OPERAND_MOD_SCALE = 8, OPERAND_MOD_SCALE_TABLE = 9,
@@ -130,10 +130,17 @@ constants! {
         OPERAND_DMOD_SCALE = 29, OPERAND_DMOD_SHIFT = 30,
         OPERAND_WORKSPACE = 256,
     }
+    /// How many elements an operand has.
+    {
+        EXTENT_MATRIX = 1, EXTENT_SHARED = 2, EXTENT_COLUMNS = 3, EXTENT_ROWS = 4, EXTENT_ONE = 5, EXTENT_BLOCKS = 6,
+    }
 }
 
 /// `NORMJIT_ABI_VERSION`: that of the library must be the same.
 pub const ABI_VERSION: u32 = 1;
+
+/// `NORMJIT_WORKSPACE_ZEROED`: bytes at the beginning of a workspace.
+pub const WORKSPACE_ZEROED: usize = 225 << 10;
 
 /// `normjit_input_rows`: row r begins `(r / n) * outer + (r % n) * inner` elements behind the pointer; `outer` -1:
 /// contiguous rows.
@@ -224,6 +231,11 @@ structures! {
         dgate: OutputRows = OutputRows::default(), dmod_scale: OutputRows = OutputRows::default(),
         dmod_shift: OutputRows = OutputRows::default(),
     }
+    /// An operand that a spec has.
+    "normjit_operand" OperandRow {
+        name: *const c_char = ptr::null(), offset: usize = 0, operand: i32 = 0, output: i32 = 0, extent: i32 = 0,
+        dtype: i32 = 0, in_place: i32 = 0, reserved: i32 = 0,
+    }
     /// How to launch.
     "normjit_launch_options" LaunchOptions {
         overlap_previous: i32 = 0, miss_in_capture: i32 = 0, driver_result: *mut i32 = ptr::null_mut(),
@@ -282,6 +294,7 @@ functions! {
     normjit_spec_parse(text: *const c_char, spec: *mut Spec, error: Text) -> Status;
     normjit_spec_text(spec: *const Spec, text: Text, error: Text) -> Status;
     normjit_block_scale_shape(spec: *const Spec, rows: i64, shape: *mut i64, rank: *mut usize, error: Text) -> Status;
+    normjit_operands(spec: *const Spec, operands: *mut OperandRow, count: *mut usize, error: Text) -> Status;
     normjit_service_create(options: *const Options, service: *mut *mut c_void, error: Text) -> Status;
     normjit_service_destroy(service: *mut c_void);
     normjit_norm(service: *mut c_void, spec: *const Spec, tensors: *const Tensors, stream: Stream,
@@ -583,7 +596,7 @@ impl Kernel {
         Err(Error { status, message: self.library.status_message(status).to_string() })
     }
 
-    /// Bytes of workspace that a launch needs, zeroed once; 0 for most kernels.
+    /// Bytes of workspace that a launch needs, the first [`WORKSPACE_ZEROED`] of them zeroed once; 0 for most kernels.
     pub fn workspace_bytes(&self) -> usize {
         unsafe { (self.library.functions.normjit_kernel_workspace_bytes)(self.handle) }
     }

@@ -361,7 +361,8 @@ typedef struct normjit_tensors {
   void* mean;                  /* [rows], f32, or f64 for f64 */
   void* rstd;                  /* [rows], as mean */
   int64_t rows;                /* 0: success, nothing is launched */
-  void* workspace;             /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL */
+  void* workspace;             /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL.
+                                  Only the first NORMJIT_WORKSPACE_ZEROED bytes need to be zero */
   normjit_input_rows residual; /* [rows, columns], residual type */
   normjit_output_rows sum;     /* [rows, columns], residual type; may be residual */
   const void* in_bias;         /* [columns], weight dtype */
@@ -409,7 +410,7 @@ typedef struct normjit_launch_options {
 #define NORMJIT_LAUNCH_OPTIONS_INIT \
   { sizeof(normjit_launch_options), 0, 0, NULL }
 
-/* Operands, for normjit_node_offset (normjit::Operand). */
+/* Operands (normjit::Operand). */
 enum {
   NORMJIT_OPERAND_X = 1,
   NORMJIT_OPERAND_IN_BIAS = 2,
@@ -444,6 +445,36 @@ enum {
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 
+/* How many elements an operand has. */
+enum {
+  NORMJIT_EXTENT_MATRIX = 1, /* `columns` for each row; of y in E2M1 half as many, of two results each */
+  NORMJIT_EXTENT_SHARED = 2, /* likewise, but neighbouring rows mostly have the same */
+  NORMJIT_EXTENT_COLUMNS = 3,
+  NORMJIT_EXTENT_ROWS = 4, /* one for each row */
+  NORMJIT_EXTENT_ONE = 5,
+  NORMJIT_EXTENT_BLOCKS = 6 /* normjit_block_scale_shape */
+};
+/* An operand that a spec has. */
+typedef struct normjit_operand {
+  size_t struct_size;
+  const char* name; /* of its member of normjit_tensors; a static text */
+  size_t offset;    /* of that member: rows with NORMJIT_EXTENT_MATRIX and SHARED, and of weight and bias,
+                       else a pointer */
+  int32_t operand;  /* NORMJIT_OPERAND_X, ... */
+  int32_t output;   /* 1: the kernel writes it */
+  int32_t extent;   /* NORMJIT_EXTENT_MATRIX, ... */
+  int32_t dtype;    /* of its elements; with NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS a byte of a word of four */
+  int32_t in_place; /* the input whose memory it may have, an operand; 0: none */
+  int32_t reserved;
+} normjit_operand;
+#define NORMJIT_OPERAND_INIT \
+  { sizeof(normjit_operand), NULL, 0, 0, 0, 0, 0, 0, 0 }
+/* Stores the operands of a spec in the order of their numbers, without the workspace, and how many these are.
+ * *count is the room in `operands`, whose elements have the struct_size of the first. With less room than
+ * that only *count is written, and so it is where `operands` is NULL. Needs no service, and no GPU. */
+NORMJIT_C_EXPORT normjit_status normjit_operands(const normjit_spec* spec, normjit_operand* operands,
+                                                 size_t* count, char** error);
+
 /* Finds or makes the kernel for these tensors on the current context's device, and launches it. */
 NORMJIT_C_EXPORT normjit_status normjit_norm(normjit_service* service, const normjit_spec* spec,
                                              const normjit_tensors* tensors, void* stream,
@@ -452,6 +483,9 @@ NORMJIT_C_EXPORT normjit_status normjit_norm(normjit_service* service, const nor
 NORMJIT_C_EXPORT normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
                                                    const normjit_tensors* tensors, void* stream,
                                                    const normjit_launch_options* options, char** error);
+/* A workspace begins with the counters and places through which blocks meet. They must be zero before its
+ * first launch, and each launch leaves them ready for the next. What is behind them may hold anything. */
+#define NORMJIT_WORKSPACE_ZEROED ((size_t)225 << 10)
 /* Bytes of workspace that suffice for every launch of this spec by normjit_norm on the current context's
  * device; mostly 0. */
 NORMJIT_C_EXPORT normjit_status normjit_workspace_bytes(normjit_service* service, const normjit_spec* spec,

@@ -417,6 +417,87 @@ TEST_F(CApi, SpecsAndTheirTexts) {
               HasSubstr("BadRows: -1 rows"));
 }
 
+// "NAME EXTENT DTYPE", and "!" in front of an output, "=INPUT" where it may have that memory.
+std::vector<std::string> operands_of(const char* text) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  EXPECT_EQ(normjit_spec_parse(text, &spec, nullptr), NORMJIT_OK);
+  std::size_t count = 0;
+  EXPECT_EQ(normjit_operands(&spec, nullptr, &count, nullptr), NORMJIT_OK);
+  std::vector<normjit_operand> operands(count, NORMJIT_OPERAND_INIT);
+  EXPECT_EQ(normjit_operands(&spec, operands.data(), &count, nullptr), NORMJIT_OK);
+  EXPECT_EQ(count, operands.size());
+  std::vector<std::string> texts;
+  for (const normjit_operand& each : operands) {
+    EXPECT_EQ(each.struct_size, sizeof each);
+    texts.push_back((each.output ? "!" : "") + std::string(each.name) + " " + std::to_string(each.extent) +
+                    " " + std::to_string(each.dtype) +
+                    (each.in_place ? "=" + std::to_string(each.in_place) : ""));
+  }
+  return texts;
+}
+
+TEST_F(CApi, TellsTheOperandsOfASpec) {
+  EXPECT_THAT(operands_of("layernorm/cols=64/f16/add/sum/wb/stats"),
+              ElementsAre("x 1 1", "residual 1 1", "weight 3 1", "bias 3 1", "!y 1 1=1", "!sum 1 1=5",
+                          "!mean 4 3", "!rstd 4 3"));
+  EXPECT_THAT(operands_of("rmsnorm/cols=64/bf16/mods/out=e4m3/q=32:e8m0"),
+              ElementsAre("x 1 2", "mod_scale 2 2", "!y 1 5=1", "!block_scale 6 9"));
+  EXPECT_THAT(operands_of("rmsnorm/cols=64/bf16/w:rows/amax"),
+              ElementsAre("x 1 2", "weight 1 2", "!y 1 2=1", "!amax 5 3"));
+  EXPECT_THAT(operands_of("rmsnorm_bwd/cols=64/f32/w/dsum"),
+              ElementsAre("x 1 3", "weight 3 3", "dy 1 3", "dsum 1 3", "!dx 1 3=23", "!dweight 3 3"));
+  EXPECT_THAT(operands_of("rmsnorm_bwd/cols=64/f32/need=dx"), ElementsAre("x 1 3", "dy 1 3", "!dx 1 3=23"));
+}
+
+TEST_F(CApi, OperandsHaveTheOffsetsOfTheirMembers) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  ASSERT_EQ(normjit_spec_parse("layernorm/cols=8/f32/wb/stats", &spec, nullptr), NORMJIT_OK);
+  normjit_operand operands[6] = {NORMJIT_OPERAND_INIT};
+  std::size_t count = 6;
+  ASSERT_EQ(normjit_operands(&spec, operands, &count, nullptr), NORMJIT_OK);
+  ASSERT_EQ(count, 6u);
+  const std::size_t offsets[] = {offsetof(normjit_tensors, x),    offsetof(normjit_tensors, weight),
+                                 offsetof(normjit_tensors, bias), offsetof(normjit_tensors, y),
+                                 offsetof(normjit_tensors, mean), offsetof(normjit_tensors, rstd)};
+  const int numbers[] = {NORMJIT_OPERAND_X, NORMJIT_OPERAND_WEIGHT, NORMJIT_OPERAND_BIAS,
+                         NORMJIT_OPERAND_Y, NORMJIT_OPERAND_MEAN,   NORMJIT_OPERAND_RSTD};
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(operands[i].offset, offsets[i]) << operands[i].name;
+    EXPECT_EQ(operands[i].operand, numbers[i]) << operands[i].name;
+  }
+}
+
+TEST_F(CApi, OperandsFitTheRoomAndTheVersionOfTheCaller) {
+  normjit_spec spec = spec_of(8);
+  normjit_operand operands[4] = {NORMJIT_OPERAND_INIT};
+  std::size_t count = 3;  // x, weight, bias and y are four
+  ASSERT_EQ(normjit_operands(&spec, operands, &count, nullptr), NORMJIT_OK);
+  EXPECT_EQ(count, 4u);
+  EXPECT_EQ(operands[0].name, nullptr);
+  // Of an older version, with fewer members, and of a newer one.
+  struct Older {
+    std::size_t struct_size;
+    const char* name;
+  } older[4] = {{sizeof(Older), nullptr}};
+  ASSERT_EQ(normjit_operands(&spec, reinterpret_cast<normjit_operand*>(older), &count, nullptr), NORMJIT_OK);
+  EXPECT_STREQ(older[3].name, "y");
+  EXPECT_EQ(older[3].struct_size, sizeof(Older));
+  struct Newer {
+    normjit_operand known;
+    std::size_t unknown;
+  } newer[4] = {{NORMJIT_OPERAND_INIT, 7}};
+  newer[0].known.struct_size = sizeof(Newer);
+  ASSERT_EQ(normjit_operands(&spec, &newer[0].known, &count, nullptr), NORMJIT_OK);
+  EXPECT_STREQ(newer[3].known.name, "y");
+  EXPECT_EQ(newer[0].unknown, 0u);
+  operands[0].struct_size = 0;
+  EXPECT_THAT(outcome([&](char** e) { return normjit_operands(&spec, operands, &count, e); }),
+              HasSubstr("normjit_operand"));
+  spec.columns = 0;
+  EXPECT_THAT(outcome([&](char** e) { return normjit_operands(&spec, operands, &count, e); }),
+              HasSubstr("BadDimension"));
+}
+
 TEST_F(CApi, AnEnumerationThatIsZeroIsTheDefault) {
   normjit_spec spec;
   std::memset(&spec, 0, sizeof spec);
@@ -640,6 +721,8 @@ TEST_F(CApi, NullIsAnsweredWithTheNameOfTheArgument) {
       {"spec", [&](char** e) { return normjit_block_scale_shape(nullptr, 1, &parsed.columns, &bytes, e); }},
       {"shape", [&](char** e) { return normjit_block_scale_shape(&spec, 1, nullptr, &bytes, e); }},
       {"rank", [&](char** e) { return normjit_block_scale_shape(&spec, 1, &parsed.columns, nullptr, e); }},
+      {"spec", [&](char** e) { return normjit_operands(nullptr, nullptr, &bytes, e); }},
+      {"count", [&](char** e) { return normjit_operands(&spec, nullptr, nullptr, e); }},
       {"service", [&](char** e) { return normjit_service_create(nullptr, nullptr, e); }},
       {"service", [&](char** e) { return normjit_norm(nullptr, &spec, &tensors, nullptr, nullptr, e); }},
       {"service",

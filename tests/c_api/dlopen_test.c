@@ -20,6 +20,7 @@
   F(normjit_spec_parse)             \
   F(normjit_spec_text)              \
   F(normjit_block_scale_shape)      \
+  F(normjit_operands)               \
   F(normjit_service_create)         \
   F(normjit_service_destroy)        \
   F(normjit_layer_norm)             \

@@ -36,6 +36,7 @@ fn print_layout() {
         println!("constant NORMJIT_{} {}", name, value);
     }
     println!("constant NORMJIT_ABI_VERSION {}", ABI_VERSION);
+    println!("constant NORMJIT_WORKSPACE_ZEROED {}", WORKSPACE_ZEROED);
     for name in function_names() {
         println!("function {}", name);
     }

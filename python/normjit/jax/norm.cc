@@ -264,7 +264,8 @@ ffi::Error read(ffi::RemainingArgs arguments, ffi::RemainingRets results, Spec s
 ffi::Error launch(Call& call, void* stream, Zero* zero) {
   if (call.tensors.rows == 0) return ffi::Error::Success();
   if (call.workspace_bytes != 0) {
-    if (const int result = zero(call.tensors.workspace, call.workspace_bytes, stream); result != 0)
+    const std::size_t bytes = std::min(call.workspace_bytes, NORMJIT_WORKSPACE_ZEROED);
+    if (const int result = zero(call.tensors.workspace, bytes, stream); result != 0)
       return ffi::Error::Internal("normjit: zeroing the workspace gave CUDA error " + std::to_string(result));
   }
   // A capture without its kernel would fail the whole program: what initialize() did not foresee is made now.

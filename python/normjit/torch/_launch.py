@@ -62,7 +62,8 @@ def _launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device
     own = None
     if needed.value:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # replays may run at once
-            own = torch.zeros(needed.value, dtype=torch.uint8, device=device)
+            own = torch.empty(needed.value, dtype=torch.uint8, device=device)
+            own[:_library.WORKSPACE_ZEROED].zero_()
         tensors.workspace = _workspace(needed.value, device, stream) if own is None else own.data_ptr()
     _call(device, "normjit_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
 

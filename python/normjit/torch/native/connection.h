@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -130,6 +131,7 @@ struct OnDevice {
 };
 inline void* current_stream(int) { return nullptr; }
 inline void* lasting_zeros(std::size_t bytes, void*) { return std::calloc(bytes, 1); }
+inline void zero(void* memory, std::size_t bytes, void*) { std::memset(memory, 0, bytes); }
 
 #else
 
@@ -164,6 +166,11 @@ inline void* lasting_zeros(std::size_t bytes, void* stream) {
   cuda.exchange_capture_mode(&mode);
   if (!done) fail("CUDA out of memory. normjit got none for a workspace.");
   return reinterpret_cast<void*>(memory);
+}
+
+inline void zero(void* memory, std::size_t bytes, void* stream) {
+  if (!cuda.fill || cuda.fill(reinterpret_cast<std::uintptr_t>(memory), 0, bytes, stream) != 0)
+    fail("normjit: zeroing a workspace failed");
 }
 
 #endif

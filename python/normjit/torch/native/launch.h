@@ -120,8 +120,9 @@ inline void launch(normjit_service* service, const normjit_spec& spec, normjit_t
   void* const stream = current_stream(x.device);
   Tensor own;
   if (const std::int64_t bytes = workspace_bytes(service, spec, x.device); bytes != 0) {
-    // A graph zeroes it before each replay of this node, and its pool keeps the memory.
-    if (runs_with_others(stream)) own = zeros(bytes, x);
+    // A graph zeroes it before each replay of this node, since its pool lends the memory to others in
+    // between.
+    if (runs_with_others(stream)) own = workspace_of_launch(bytes, x, stream);
     tensors.workspace = own ? own.data() : workspace_of(x.device, stream, bytes);
   }
   ask(x.device, [&](char** error) { return normjit.norm(service, &spec, &tensors, stream, nullptr, error); });

@@ -209,12 +209,12 @@ class Call {
 };
 
 // Launches a problem on the operands of its table, and makes the outputs that are not given.
-void run(const Problem& problem, std::vector<Tensor>& tensors) {
+void run(const Problem& problem, Tensor* tensors, std::size_t count) {
   const Facts x = facts_of(tensors[0]);
   Call call(x, row_dims(x, problem.spec), problem.spec);
-  for (std::size_t i = 0; i < tensors.size(); ++i) call.take(problem.operands[i], tensors[i]);
+  for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
   if (call.has_elements()) return call.launch(problem.service);
-  for (std::size_t i = 0; i < tensors.size(); ++i)  // of nothing, a number of all rows is 0
+  for (std::size_t i = 0; i < count; ++i)  // of nothing, a number of all rows is 0
     if (const Operand& operand = problem.operands[i];
         operand.output && operand.dtype != 0 && operand.extent == kOne)
       require(aoti_torch_zero_(tensors[i].get()), "zeroing a result");
@@ -223,15 +223,15 @@ void run(const Problem& problem, std::vector<Tensor>& tensors) {
 // Arguments: the number of a problem, and its operands, outputs last; results: the outputs that were made.
 void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
   const std::size_t count = arguments - 1;
-  std::vector<Tensor> tensors(count);
-  std::vector<bool> given(count);
+  std::array<Tensor, kMostOperands> tensors;
+  std::array<bool, kMostOperands> given;
   for (std::size_t i = 0; i < count; ++i) {
     const StableIValue value = stack[1 + i];
     tensors[i] = Tensor(i == 0 ? from_stable<AtenTensorHandle>(value)
                                : take_optional<AtenTensorHandle>(value, nullptr));
     given[i] = static_cast<bool>(tensors[i]);
   }
-  run(problem_of(from_stable<std::int64_t>(stack[0])), tensors);
+  run(problem_of(from_stable<std::int64_t>(stack[0])), tensors.data(), count);
   for (std::size_t i = 0; i < results; ++i) {
     const std::size_t at = count - results + i;
     stack[i] = tensors[at] && !given[at] ? to_optional(tensors[at].release()) : to_optional();

@@ -117,7 +117,7 @@ const Problem& problem_of(const char* text, std::size_t length, bool batch_invar
 
 // Arguments: a spec, inputs, whether for batch invariance; result: the list of the outputs.
 void boxed_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
-  std::vector<Tensor> tensors(kOperands);
+  std::array<Tensor, kOperands> tensors;
   for (std::size_t i = 0; i < kInputs; ++i)
     tensors[i] = Tensor(i == 0 ? from_stable<AtenTensorHandle>(stack[1])
                                : take_optional<AtenTensorHandle>(stack[1 + i], nullptr));
@@ -129,7 +129,7 @@ void boxed_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
   std::size_t length = 0;
   require(torch_string_length(spec.handle, &length), "reading a spec");
   require(torch_string_c_str(spec.handle, &text), "reading a spec");
-  run(problem_of(text, length, from_stable<bool>(stack[1 + kInputs])), tensors);
+  run(problem_of(text, length, from_stable<bool>(stack[1 + kInputs])), tensors.data(), kOperands);
 
   StableListHandle list = nullptr;
   require(torch_new_list_reserve_size(kOperands - kInputs, &list), "making a list");

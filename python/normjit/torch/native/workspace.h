@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory in which the blocks of some kernels meet: zeroed once, one for each launch that may be under
-// way.
+// The memory in which the blocks of some kernels meet: one for each launch that may be under way. It is
+// zeroed once, and in a CUDA graph before each launch.
 #pragma once
 
 #include <algorithm>
@@ -39,9 +39,10 @@ inline std::int64_t workspace_bytes(normjit_service* service, const normjit_spec
   return place.bytes;
 }
 
-inline Tensor zeros(std::int64_t bytes, const Facts& beside) {
+// A workspace for one launch. The part that must be zero is, by a node of its own in front of that launch.
+inline Tensor workspace_of_launch(std::int64_t bytes, const Facts& beside, void* stream) {
   Tensor made = make(beside, 1, &bytes, aoti_torch_dtype_uint8());
-  require(aoti_torch_zero_(made.get()), "zeroing a workspace");
+  zero(made.data(), std::min(static_cast<std::size_t>(bytes), NORMJIT_WORKSPACE_ZEROED), stream);
   return made;
 }
 
