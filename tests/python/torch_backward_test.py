@@ -51,6 +51,8 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
         factor = GATES[gate.partition(":")[2]](given["gate"]) if gate else 1
         s = given["x"] * factor if gate.partition(":")[0] == "gate" else given["x"]
         s = s + given["residual"] if "residual" in given else s
+        if "sum" in fields:  # the gradients read it as it was written: an argument of relu may be 0 only there
+            s = s + (s.to(types["residual"]).double() - s).detach()
         centred = s - s.mean(-1, keepdim=True) if head == "layernorm" else s
         y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + float(keys.get("eps", 1e-5)))
         if affine:
