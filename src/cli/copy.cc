@@ -34,8 +34,7 @@ int CopyStreams::parts() const {
 CopyStreams copy_streams(const NormSpec& spec, std::int64_t sample) {
   CopyStreams streams;
   for (const OperandRow& row : kOperands)
-    if (row.present(spec) && is_matrix(row, spec) &&
-        !(sample > 1 && (may_be_of_samples(row) || may_share_sums(row))))
+    if (row.present(spec) && is_matrix(row, spec) && !(sample > 1 && may_be_of_samples(row)))
       (row.output ? streams.writes : streams.reads)
           .push_back(2 * size_of(row.dtype(spec)) / columns_in(row.dtype(spec)));
   int smallest = *std::min_element(streams.reads.begin(), streams.reads.end());

@@ -93,10 +93,8 @@ Arguments::Arguments(oracle::Problem& problem, const Plan& plan, std::size_t wor
                          /*element=*/static_cast<std::size_t>(size_of(matrix.dtype()))});
   }
   // What need not be zero holds NaN.
-  constexpr std::size_t kZeroed = plan_math::kHeaderBytes +
-                                  plan_math::kMaxRingRows * plan_math::kRingRowBytes +
-                                  plan_math::kMaxSlots * plan_math::kSlotBytes;
-  if (workspace.size() > kZeroed) std::fill(workspace.begin() + kZeroed, workspace.end(), std::byte{0xFF});
+  if (std::ssize(workspace) > kMeetingBytes)
+    std::fill(workspace.begin() + kMeetingBytes, workspace.end(), std::byte{0xFF});
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
 }
 

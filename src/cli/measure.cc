@@ -30,13 +30,10 @@ void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dty
   buffer.repeat(piece.bytes(), at, static_cast<std::size_t>(elements) * size_of(dtype));
 }
 
-// Whether the rows of a sample share one row of an operand. Of an output that is the sum over the sample.
-bool is_of_samples(const OperandRow& row) { return may_be_of_samples(row) || may_share_sums(row); }
-
-// Of an operand of which they do.
+// Of an operand of which the rows of a sample share one row; of an output that is the sum over the sample.
 std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows,
                          std::int64_t sample) noexcept {
-  return normjit::elements_of(row, spec, is_of_samples(row) ? rows / sample : rows);
+  return normjit::elements_of(row, spec, may_be_of_samples(row) ? rows / sample : rows);
 }
 
 // One set of inputs, repeated over the whole buffer.
@@ -130,7 +127,7 @@ Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t r
   for (const OperandRow& row : kOperands) {
     if (!row.present(spec)) continue;
     const std::byte* const at = begin + layout.at[row.operand];
-    if (sample > 1 && is_matrix(row, spec) && is_of_samples(row))
+    if (sample > 1 && is_matrix(row, spec) && may_be_of_samples(row))
       set(tensors, row, InputRows(at, sample, spec.columns, 0));
     else
       set(tensors, row, at);

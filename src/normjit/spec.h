@@ -21,10 +21,11 @@
 //   a = n * (weight + offset) + bias, from dy, that of y, and dsum, that of s; m is a without a modulation:
 //   s = x * g                                                 (Gate::before)
 //   d = dy * scale * activation'(m) * g                       (g: Gate::after)
-//   dmod_scale = d * a, dmod_shift = d                        (of each row, or sums over rows that share
-//   them) da = d * (offset + mod_scale)                             (Modulation; else da = d) dgate = dy *
-//   scale * a * g'                               (Gate::after), the gradient of the gate h = da * (weight +
-//   offset) ds = rstd * (h - mean of h - n * mean of h * n) + dsum    (rms: without the mean of h), that of s
+//   dmod_scale = d * a, dmod_shift = d                        (Modulation; or their sums over groups of rows)
+//   da = d * (offset + mod_scale)                             (Modulation; else da = d)
+//   dgate = dy * scale * a * g'                               (Gate::after), the gradient of the gate
+//   h = da * (weight + offset)
+//   ds = rstd * (h - mean of h - n * mean of h * n) + dsum    (rms: without the mean of h), that of s
 //   dx = ds * g, dgate = ds * x * g'                          (Gate::before; else dx = ds)
 //   dweight = sum of da * n over all rows, dbias = sum of da
 //   and of these what `need` says

@@ -88,11 +88,15 @@ Error struct_mistake(std::string_view type, const void* given) {
 }
 
 bool write_struct(const void* own, std::size_t own_size, void* to) noexcept {
+  if (has_more(own, std::min(size_of(to), own_size), own_size)) return false;
+  write_known_part(own, own_size, to);
+  return true;
+}
+
+void write_known_part(const void* own, std::size_t own_size, void* to) noexcept {
   const std::size_t room = size_of(to), known = std::min(room, own_size), head = sizeof room;
-  if (has_more(own, known, own_size)) return false;
   std::memcpy(static_cast<char*>(to) + head, static_cast<const char*>(own) + head, known - head);
   std::memset(static_cast<char*>(to) + known, 0, room - known);
-  return true;
 }
 
 }  // namespace normjit::c_api

@@ -80,6 +80,8 @@ Error struct_mistake(std::string_view type, const void* given);
 // Writes a structure to that of a caller of any version, and zeros behind it; its struct_size stays. False,
 // with nothing written: the caller has no room for a member that is not 0.
 bool write_struct(const void* own, std::size_t own_size, void* to) noexcept;
+// The same without the members that the caller has no room for.
+void write_known_part(const void* own, std::size_t own_size, void* to) noexcept;
 
 // A structure as this library's version has it; null where read_struct is false. `own` is room for a copy,
 // which a caller of the same version does not need.

@@ -69,9 +69,7 @@ normjit_status normjit_kernel_launch(const normjit_kernel* kernel, const normjit
   return static_cast<normjit_status>(status.code);
 }
 
-static_assert(NORMJIT_WORKSPACE_ZEROED >= plan_math::kHeaderBytes +
-                                              plan_math::kMaxRingRows * plan_math::kRingRowBytes +
-                                              plan_math::kMaxSlots * plan_math::kSlotBytes);
+static_assert(NORMJIT_WORKSPACE_ZEROED >= kMeetingBytes);
 normjit_status normjit_workspace_bytes(normjit_service* service, const normjit_spec* spec, size_t* bytes,
                                        char** error) {
   return guarded(error, {{"service", service}, {"bytes", bytes}}, [&]() -> Result<void> {

@@ -2,7 +2,7 @@
 // The library itself, the names of statuses, and the texts of specs.
 #include <algorithm>
 #include <cstring>
-#include <iterator>
+#include <vector>
 
 #include "normjit/c_api/call.h"
 #include "normjit/c_api/values.h"
@@ -93,6 +93,26 @@ normjit_status normjit_spec_text(const normjit_spec* spec, char** text, char** e
 
 namespace {
 
+std::int32_t extent_of(const OperandRow& row, const NormSpec& spec) {
+  switch (row.extent) {
+    case Extent::matrix:
+      return NORMJIT_EXTENT_MATRIX;
+    case Extent::shared:
+      return NORMJIT_EXTENT_SHARED;
+    case Extent::columns:
+      return NORMJIT_EXTENT_COLUMNS;
+    case Extent::affine:
+      return is_matrix(row, spec) ? NORMJIT_EXTENT_MATRIX : NORMJIT_EXTENT_COLUMNS;
+    case Extent::rows:
+      return NORMJIT_EXTENT_ROWS;
+    case Extent::one:
+      return NORMJIT_EXTENT_ONE;
+    case Extent::blocks:
+      return NORMJIT_EXTENT_BLOCKS;
+  }
+  return 0;
+}
+
 // Of an operand that the spec has.
 normjit_operand describe(const OperandRow& row, const NormSpec& spec) {
   normjit_operand described = NORMJIT_OPERAND_INIT;
@@ -100,29 +120,7 @@ normjit_operand describe(const OperandRow& row, const NormSpec& spec) {
   described.offset = sizeof(std::size_t) + row.offset;
   described.operand = number_of(row.operand);
   described.output = row.output;
-  switch (row.extent) {
-    case Extent::matrix:
-      described.extent = NORMJIT_EXTENT_MATRIX;
-      break;
-    case Extent::shared:
-      described.extent = NORMJIT_EXTENT_SHARED;
-      break;
-    case Extent::columns:
-      described.extent = NORMJIT_EXTENT_COLUMNS;
-      break;
-    case Extent::affine:
-      described.extent = is_matrix(row, spec) ? NORMJIT_EXTENT_MATRIX : NORMJIT_EXTENT_COLUMNS;
-      break;
-    case Extent::rows:
-      described.extent = NORMJIT_EXTENT_ROWS;
-      break;
-    case Extent::one:
-      described.extent = NORMJIT_EXTENT_ONE;
-      break;
-    case Extent::blocks:
-      described.extent = NORMJIT_EXTENT_BLOCKS;
-      break;
-  }
+  described.extent = extent_of(row, spec);
   described.dtype = number_of(row.dtype(spec));
   if (row.in_place != row.operand && row_of(row.in_place).present(spec))
     described.in_place = number_of(row.in_place);
@@ -136,24 +134,21 @@ normjit_status normjit_operands(const normjit_spec* spec, normjit_operand* opera
   return guarded(error, {{"count", count}}, [&]() -> Result<void> {
     const auto given = valid_spec_of(spec);
     if (!given) return given.error();
-    const auto present =
-        static_cast<std::size_t>(std::count_if(std::begin(kOperands), std::end(kOperands),
-                                               [&](const OperandRow& row) { return row.present(*given); }));
-    if (operands != nullptr && *count >= present) {
+    std::vector<normjit_operand> present;
+    for (const OperandRow& row : kOperands)
+      if (row.present(*given)) present.push_back(describe(row, *given));
+    if (operands != nullptr && *count >= present.size()) {
       const std::size_t step = operands->struct_size;
       if (!is_size(step)) return struct_mistake("normjit_operand", operands);
       auto* to = reinterpret_cast<std::byte*>(operands);
-      for (const OperandRow& row : kOperands) {
-        if (!row.present(*given)) continue;
-        const normjit_operand described = describe(row, *given);
-        // Members that an older caller lacks say nothing that changes the meaning of the others.
-        std::memset(to, 0, step);
-        std::memcpy(to, &described, std::min(step, sizeof described));
+      for (const normjit_operand& one : present) {
         std::memcpy(to, &step, sizeof step);
+        // Members that an older caller lacks say nothing that changes the meaning of the others.
+        write_known_part(&one, sizeof one, to);
         to += step;
       }
     }
-    *count = present;
+    *count = present.size();
     return {};
   });
 }

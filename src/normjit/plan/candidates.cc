@@ -77,9 +77,8 @@ class Enumeration {
     for_each_number_of_blocks(plan, [&](const Plan& full) { add_exchanges(full); });
   }
   void add_exchanges(Plan plan) {
-    const bool of_groups = sums_over_groups(use_.spec) > 0;
-    const bool meets =
-        plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0 || of_groups;
+    const bool meets = plan.strategy == Strategy::gradient_columns ||
+                       sums_over_rows(use_.spec) + sums_over_groups(use_.spec) > 0;
     for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
       plan.exchange = exchange;
       if (exchange == Exchange::none || meets) add_legal(plan);

@@ -15,6 +15,11 @@
 
 namespace normjit {
 
+// The beginning of a workspace, in which blocks meet (templates/schedule/workspace.cuh): what must be zero.
+inline constexpr std::int64_t kMeetingBytes = plan_math::kHeaderBytes +
+                                              plan_math::kMaxRingRows * plan_math::kRingRowBytes +
+                                              plan_math::kMaxSlots * plan_math::kSlotBytes;
+
 inline constexpr int kWarp = 32;
 inline constexpr int kRowsTogether = 64;  // rows that count as one with channels first: RowsRegime
 inline constexpr int kMaxCluster = 8;     // blocks of a cluster that every GPU with clusters supports

@@ -128,11 +128,11 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
     return concat(
         {"per_thread must be at least 1, and times vector at most ", shortest(kMostGradientElements)});
   if (in_rows && columns_per_block(plan) < spec.columns)
-    return spec.modulation != Modulation::none
-               ? "gradients of a modulation need rows that the registers of a block hold, as gradient_rows "
-                 "has "
-                 "them: threads_per_row * vector * per_thread must cover the columns"
-               : "threads_per_row * vector * per_thread must cover the columns";
+    return concat({spec.modulation == Modulation::none ? ""
+                                                       : "gradients of a modulation need rows that the "
+                                                         "registers of a block hold, as gradient_rows has "
+                                                         "them: ",
+                   "threads_per_row * vector * per_thread must cover the columns"});
   if (plan.unaligned || plan.group_rows < 1 || plan.group_rows > (in_rows || in_ring ? 1 : kMostBatchRows))
     return concat({"gradients need unaligned=0, and group_rows=1, of gradient_columns up to ",
                    shortest(kMostBatchRows)});
@@ -400,8 +400,7 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
 }
 
 std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
-  std::int64_t bytes = plan_math::kHeaderBytes + plan_math::kMaxRingRows * plan_math::kRingRowBytes +
-                       plan_math::kMaxSlots * plan_math::kSlotBytes;
+  std::int64_t bytes = kMeetingBytes;
   if (is_of_gradients(plan)) {
     // Sums over rows of each block, or of the blocks that share columns.
     const bool in_rows = plan.strategy != Strategy::gradient_columns;

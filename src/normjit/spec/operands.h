@@ -146,10 +146,12 @@ static_assert([] {
 constexpr bool has_rows(const OperandRow& row) {
   return row.extent == Extent::matrix || row.extent == Extent::shared || row.extent == Extent::affine;
 }
-// Whether an operand is an input of gate and modulation, which the rows of a sample often share.
-constexpr bool may_be_of_samples(const OperandRow& row) { return row.storage == "Mod" && !row.output; }
 // Whether the rows of a group may share a row of an output, which becomes a sum: gradients of a modulation.
 constexpr bool may_share_sums(const OperandRow& row) { return row.output && row.extent == Extent::shared; }
+// Whether the rows of a sample often share a row of an operand: of gate and modulation, and of the sums.
+constexpr bool may_be_of_samples(const OperandRow& row) {
+  return row.storage == "Mod" && (!row.output || may_share_sums(row));
+}
 // Whether an operand of a spec has `columns` elements for each row, or the same for all rows.
 constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
   return row.extent == Extent::matrix || row.extent == Extent::shared ||
