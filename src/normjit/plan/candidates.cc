@@ -92,10 +92,10 @@ class Enumeration {
   // says so.
   static Plan too_long(int vector) {
     return {.strategy = Strategy::gradient_rows,
-            .threads = 1024,
-            .threads_per_row = 1024,
+            .threads = kWarp,
+            .threads_per_row = kWarp,
             .vector = vector,
-            .per_thread = kMostGradientElements / vector};
+            .per_thread = 1};
   }
 
   void gradients(int vector) {
