@@ -552,7 +552,9 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
   const bool in_double = compute_type(spec) == DType::f64, in_rows = plan.strategy == Strategy::gradient_rows;
   // A function of the gate and its slope, or bias and modulation, of as many elements as are under way.
-  const int gated = !has_modulation_type(spec) ? 0 : in_rows && converts ? 2 * elements : elements;
+  const int gated = !has_modulation_type(spec)           ? 0
+                    : in_rows && (converts || in_double) ? 2 * elements
+                                                         : elements;
   const auto with_sums = [&](int others) {
     return std::max(kFewest,
                     static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others + gated, 8) * 8));
@@ -562,7 +564,7 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_ring)
     return with_sums(in_double ? 120 : 24 + 3 * elements);
   if (spec.activation != Activation::none && in_rows)
-    return with_sums(in_double ? 88 : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
+    return with_sums(in_double ? 88 + gated : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
   if (plan.strategy == Strategy::gradient_ring)
     return static_cast<int>(
         ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec) + gated, 8) * 8);
