@@ -44,7 +44,7 @@ enum class Exchange : std::uint8_t {
 };
 NORMJIT_API std::string_view name(Exchange) noexcept;
 
-// How many rows a launch has for each multiprocessor: up to 1/16 (lone), less than 1 (few), or more (many).
+// How many rows a launch has for each multiprocessor: up to 1/8 (lone), less than 1 (few), or more (many).
 // With channels first 64 positions count as a row. A kernel is correct for any number of rows; it is fast in
 // its regime.
 enum class RowsRegime : std::uint8_t { lone, few, many };

@@ -40,8 +40,8 @@ TEST(RegimeOf, RowsPassThroughTheRegimesInOrder) {
   for (const DeviceProfile& device : DeviceProfile::known()) {
     SCOPED_TRACE(device.text());
     EXPECT_EQ(regime_of(1, device), RowsRegime::lone);
-    EXPECT_EQ(regime_of(device.sm_count / 16, device), RowsRegime::lone);
-    EXPECT_EQ(regime_of(device.sm_count / 16 + 1, device), RowsRegime::few);
+    EXPECT_EQ(regime_of(device.sm_count / 8, device), RowsRegime::lone);
+    EXPECT_EQ(regime_of(device.sm_count / 8 + 1, device), RowsRegime::few);
     EXPECT_EQ(regime_of(device.sm_count - 1, device), RowsRegime::few);
     EXPECT_EQ(regime_of(device.sm_count, device), RowsRegime::many);
     RowsRegime last = RowsRegime::lone;

@@ -80,8 +80,8 @@ TEST_F(LayerNormTest, SharesKernelsWithPrepare) {
 TEST_F(LayerNormTest, TakesTheKernelForItsRows) {
   const int sms = profile_of(90).sm_count;
   expect_plan(kSpec, tensors_of(1), RowsRegime::lone, Alignment::eight);
-  expect_plan(kSpec, tensors_of(sms / 16), RowsRegime::lone, Alignment::eight);
-  expect_plan(kSpec, tensors_of(sms / 16 + 1), RowsRegime::few, Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms / 8), RowsRegime::lone, Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms / 8 + 1), RowsRegime::few, Alignment::eight);
   expect_plan(kSpec, tensors_of(sms - 1), RowsRegime::few, Alignment::eight);
   expect_plan(kSpec, tensors_of(sms), RowsRegime::many, Alignment::eight);
   expect_plan(kSpec, tensors_of(1000000), RowsRegime::many, Alignment::eight);

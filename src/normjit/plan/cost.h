@@ -27,7 +27,7 @@ struct PlanUse {
   std::int64_t rows() const {
     constexpr std::int64_t kLong = std::int64_t{2} << 20;  // bytes of a multiprocessor
     const int together = spec.channels_first ? kRowsTogether : 1;
-    if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 32) * together;
+    if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 25) * together;
     if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2) * together;
     return device.sm_count * std::max<std::int64_t>(16 * together, kLong / row_bytes());
   }
