@@ -249,6 +249,9 @@ torch.library.register_fake("normjit::norm_outputs", _norm_outputs, lib=library)
 _PLACES = {name: at for at, name in enumerate(("x", *INPUTS))}
 
 
+_MODULATION = "mod_scale", "mod_scale_table", "mod_shift", "mod_shift_table"
+
+
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.spec = inputs[0]
     problem = problem_of(ctx.spec)
@@ -263,7 +266,8 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         part is None or part.shape == given["x"].shape for part in (residual, gate))
     if ctx.has_kernel:
         normalized = given["x"] if residual is None else output[problem.outputs.index("sum")]
-        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None, gate)
+        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None, gate,
+                              *[given[name] for name in _MODULATION])
         ctx.bias_shape = None if given["bias"] is None else given["bias"].shape
     else:
         ctx.save_for_backward(*inputs[1:-1])
@@ -279,20 +283,27 @@ def _backward_by_kernel(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -
     problem = problem_of(ctx.spec)
     of, wanted = dict(zip(problem.outputs, grads)), dict(zip(("x", *INPUTS), asked))
     dy, dsum = of["out"], of.get("sum")
-    normalized, weight, bias, gate = ctx.saved_tensors
+    normalized, weight, bias, gate, *modulation = ctx.saved_tensors
+    of_scale, of_shift = modulation[:2], modulation[2:]
     found: dict[str, Maybe] = {}
     if dy is None and problem.gates == "gate":  # dsum arrives at the product
         dy = torch.zeros(normalized.shape, dtype=problem.output, device=normalized.device)
     if dy is None:
         dx = dsum
     else:
-        of_x = wanted["x"] or wanted["residual"] or wanted["gate"]
-        dx, dweight, dbias, dgate = _gradients.gradients(
-            normalized, problem.row_dims(normalized), weight, bias, dy, dsum, problem.epsilon, problem.activation,
-            problem.scale, layer=problem.layer, of_x=of_x, of_weight=wanted["weight"], of_bias=wanted["bias"], gate=gate,
-            gate_place=problem.spec.gate, gate_function=problem.gate_function, weight_offset=problem.weight_offset,
-            batch_invariant=ctx.batch_invariant)
+        of_x = any(wanted[name] for name in ("x", "residual", "gate", *_MODULATION))
+        dims = problem.row_dims(normalized)
+        row = normalized.shape[-dims:]
+        dx, dweight, dbias, dgate, *dmodulation = _gradients.gradients(
+            normalized, dims, weight, bias, dy, dsum, problem.epsilon, problem.activation, problem.scale,
+            layer=problem.layer, of_x=of_x, of_weight=wanted["weight"], of_bias=wanted["bias"], gate=gate,
+            mod_scale=_with_table(of_scale, row), mod_shift=_with_table(of_shift, row), gate_place=problem.spec.gate,
+            gate_function=problem.gate_function, plain_modulation=problem.plain_modulation,
+            weight_offset=problem.weight_offset, batch_invariant=ctx.batch_invariant)
         found["gate"] = dgate
+        if of_x:
+            for names, pair, gradient in zip((_MODULATION[:2], _MODULATION[2:]), (of_scale, of_shift), dmodulation):
+                found.update(zip(names, _without_table(pair, gradient, row)))
         if wanted["weight"]:
             found["weight"] = dweight.reshape(weight.shape)
         if wanted["bias"]:
@@ -300,6 +311,22 @@ def _backward_by_kernel(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -
     if dx is not None and (wanted["x"] or wanted["residual"]):
         found["x"], found["residual"] = dx.to(problem.input), dx.to(problem.residual)
     return [found.get(name) if asked else None for name, asked in wanted.items()]
+
+
+def _with_table(pair: Sequence[Maybe], row: torch.Size) -> Maybe:
+    """The scale or shift of a modulation, with its table added in the type of the arithmetic."""
+    part, table = pair
+    if part is None or table is None:
+        return part
+    wide = torch.promote_types(torch.promote_types(part.dtype, table.dtype), torch.float32)
+    return part.to(wide) + table.to(wide).reshape(row)
+
+
+def _without_table(pair: Sequence[Maybe], gradient: Tensor, row: torch.Size) -> tuple[Maybe, Maybe]:
+    """The gradients of both, from that of what _with_table made of them."""
+    part, table = pair
+    return (None if part is None else gradient.sum_to_size(part.shape).to(part.dtype),
+            None if table is None else gradient.sum_to_size(row).reshape(table.shape).to(table.dtype))
 
 
 def _backward_by_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
