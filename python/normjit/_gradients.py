@@ -15,12 +15,21 @@ NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "g
 
 def have_kernel(spec: _library.Spec, factors: bool = False) -> bool:
     """Whether the gradients of a norm are those of a backward spec, of what was normalized: x, or the sum if it is written.
-    factors: also those of a gate, or of a modulation with its tables added."""
-    added = spec.residual == _library.RESIDUALS["add"]
-    gated = not spec.gate_table and not (added and spec.gate == GATE_BEFORE) and spec.modulation == NO_MODULATION
-    return ((bool(spec.sum) if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
-            and (spec.gate == NO_GATE or factors and gated) and (spec.modulation == NO_MODULATION or factors)
-            and not (spec.in_bias or spec.affine_rows or spec.statistics or spec.channels_first))
+    factors: also those of a gate, or of a modulation with its tables added, and of what is_apart."""
+    added, apart = spec.residual == _library.RESIDUALS["add"], factors and is_apart(spec)
+    gated = spec.gate != NO_GATE and not (apart and spec.gate == GATE_BEFORE)
+    modulated = spec.modulation != NO_MODULATION
+    return bool((spec.sum if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
+                and (factors or not (gated or modulated)) and not (gated and (modulated or spec.gate_table))
+                and (apart or not spec.in_bias) and not (spec.affine_rows or spec.statistics or spec.channels_first))
+
+
+def is_apart(spec: _library.Spec) -> bool:
+    """Whether a kernel has the gradient of the written sum alone, from which those of the operands in front of it follow: of
+    in_bias, and of a gate with a table, a residual or a modulation."""
+    gated = spec.gate == GATE_BEFORE and (
+        spec.gate_table or spec.residual != _library.RESIDUALS["none"] or spec.modulation != NO_MODULATION)
+    return bool(spec.sum and (spec.in_bias or gated))
 
 
 # Gradients are of x, and so of a gate and of a modulation, of the weight and of the bias: a bool each.

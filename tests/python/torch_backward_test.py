@@ -12,7 +12,7 @@ from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, ThroughPython, a
 
 from normjit import _library
 from normjit.torch import (LayerNorm, NormOutputs, RMSNorm, _functional, _gradients, _operator, _problem, add_layer_norm, add_rms_norm,
-                           gated_rms_norm, layer_norm, modulated_layer_norm, norm, replace_norms, rms_norm)
+                           gate_residual_modulate, gated_rms_norm, layer_norm, modulated_layer_norm, norm, replace_norms, rms_norm)
 from torch.utils.checkpoint import checkpoint
 
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
@@ -506,15 +506,110 @@ def samples_of_operator():
     yield call(make(2, 0, 8), 1, make(8), make(8), make(2, 0, 8), None, *common, True, False, mod_scale=make(2, 1, 8))
 
 
+class ApartTest(TestCase):
+    """What stands in front of a written sum has its gradients from that of the sum, which is the kernel's."""
+
+    def check(self, spec, backward, function="", outputs=("out", "sum"), without=(), **shapes):
+        tensors = {name: torch.randn(shape, device=device, requires_grad=name not in without) for name, shape in shapes.items()}
+        asked = [part for part in tensors.values() if part.requires_grad]
+        found = norm("layernorm/cols=8/f32" + spec, **tensors)
+        s = tensors["x"] + tensors.get("in_bias", 0)
+        if "gate" in tensors:
+            s = s * GATES[function](tensors["gate"] + tensors.get("gate_table", 0))
+        s = s + tensors.get("residual", 0)
+        y = functional.layer_norm(s, (8,), tensors.get("weight"), tensors.get("bias"))
+        y = y * (1 + tensors.get("mod_scale", 0)) + tensors.get("mod_shift", 0)
+        right = {"out": y, "sum": s}
+        grads = [torch.randn_like(s) for _ in outputs]
+        with self.assert_launches(int("out" in outputs)):
+            ours = torch.autograd.grad([getattr(found, name) for name in outputs], asked, grads, allow_unused=True)
+        if FAKE and "out" in outputs:
+            self.assertEqual(fake.spec, "layernorm_bwd/cols=8/f32/eps=1e-05" + backward)
+        theirs = torch.autograd.grad([right[name] for name in outputs], asked, grads, allow_unused=True)
+        for mine, wanted in zip(ours, theirs):
+            self.assertEqual(mine is None, wanted is None)
+            if wanted is not None:
+                self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
+                self.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+
+    def test_of_sums(self):
+        x = residual = gate = (2, 3, 8)
+        sample, row = (2, 1, 8), (8,)
+        self.check("/inb/add/sum/wb", "/dsum/wb", x=x, in_bias=row, residual=residual, weight=row, bias=row)
+        self.check("/inb/sum/w", "/dsum/w", x=x, in_bias=row, weight=row)
+        for function in GATES:
+            text = "/gate" + ":" * bool(function) + function
+            self.check(text + "/add/sum/w", "/dsum/w", function, x=x, gate=gate, residual=residual, weight=row)
+            self.check(text + ":table/sum", "/dsum", function, x=x, gate=sample, gate_table=row)
+            self.check(text + ":table/inb/add/sum/mod", "/dsum/mod", function, x=x, in_bias=row, gate=sample, gate_table=row,
+                       residual=(3, 8), mod_scale=sample, mod_shift=sample)
+        self.check("/gate:silu/sum/mods", "/dsum/mods", "silu", x=x, gate=gate, mod_scale=sample)
+        self.check("/gate:silu/sum", "/dsum", "silu", x=x, gate=sample)
+        self.check("/gate:silu/sum", "/gate:silu/dsum", "silu", x=x, gate=gate)  # the kernel has both
+
+    def test_of_some_outputs_and_inputs(self):
+        shapes = {"x": (2, 3, 8), "in_bias": (8,), "gate": (2, 1, 8), "gate_table": (8,), "residual": (2, 3, 8), "weight": (8,)}
+        for outputs, behind in ((("out",), "/w"), (("sum",), None), (("out", "sum"), "/dsum/w")):
+            self.check("/inb/gate:tanh:table/add/sum/w", behind, "tanh", outputs, **shapes)
+        for without, need in ((("x",), ""), (("gate", "gate_table"), ""), (("weight",), "/need=dx"),
+                              (("x", "in_bias", "gate", "gate_table", "residual"), "/need=dw")):
+            self.check("/inb/gate:tanh:table/add/sum/w", "/w" + need, "tanh", ("out",), without, **shapes)
+
+    def test_gate_residual_modulate(self):
+        def right(x, gate, residual, scale, shift):
+            s = x * gate + residual
+            return functional.layer_norm(s, (8,), None, None, 1e-6) * (1 + scale) + shift, s
+        inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in ((2, 3, 8), (2, 1, 8), (2, 3, 8), (2, 1, 8), (2, 1, 8))]
+        with self.assert_launches(2):
+            y, s = gate_residual_modulate(*inputs)
+            found = torch.autograd.grad((y.sin() + s).sum(), inputs)
+        y, s = right(*inputs)
+        for ours, theirs in zip(found, torch.autograd.grad((y.sin() + s).sum(), inputs)):
+            self.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        with self.assert_launches(2):
+            y, s = gate_residual_modulate(*[part.to(torch.bfloat16) for part in inputs])
+            rounded = torch.autograd.grad((y.sin() + s).sum(), inputs)
+        for ours, theirs in zip(rounded, found):
+            self.assert_close(ours, theirs, rtol=0.1, atol=0.2)
+
+    def test_no_more_than_it_takes_is_kept(self):
+        x, residual, row = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.data_ptr()) or part, lambda part: part):
+            made = norm("rmsnorm/cols=8/f32/inb/add/sum", x, in_bias=row, residual=residual)
+        self.assertEqual(kept, [made.sum.data_ptr()])
+
+    def test_gradients_of_any_order(self):
+        inputs = [torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
+                  for shape in ((2, 2, 6), (2, 1, 6), (2, 6), (2, 1, 6), (6,), (6,))]
+
+        def function(x, gate, residual, scale, table, in_bias):
+            return tuple(norm("layernorm/cols=6/f64/inb/gate:silu:table/add/sum/mods", x, in_bias=in_bias, gate=gate, gate_table=table,
+                              residual=residual, mod_scale=scale)[:2])
+        self.assertTrue(torch.autograd.gradcheck(function, inputs))
+        self.assertTrue(torch.autograd.gradgradcheck(function, inputs))
+
+    def test_a_residual_that_is_expanded(self):
+        x, residual = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
+        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum", x, residual=residual)
+        with self.assert_launches(1):
+            found = torch.autograd.grad((y.sin() + s).sum(), (x, residual))
+        right = x + residual
+        right = torch.autograd.grad((functional.rms_norm(right, (8,), None, 1e-5).sin() + right).sum(), (x, residual))
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
+
 class FormulaTest(TestCase):
     """What has no kernel, or must not take it."""
 
     def test_other_norms(self):
         x, part, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
         for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
-                            ("/add/w", {"residual": part}), ("/gate/add/sum/w", {"gate": part, "residual": part}),
+                            ("/add/w", {"residual": part}), ("/gate/add/w", {"gate": part, "residual": part}),
                             ("/gateafter:table/w", {"gate": part, "gate_table": w}), ("/gateafter/w/mods", {"gate": part, "mod_scale": part}),
-                            ("/inb/w", {"in_bias": w})):
+                            ("/inb/w", {"in_bias": w}), ("/gate:table/w", {"gate": part, "gate_table": w}),
+                            ("/gate/w/mods", {"gate": part, "mod_scale": part})):
             with self.subTest(tail=tail):
                 found = norm("layernorm/cols=8/f32" + tail, x, weight=w, **given)
                 found = found.out if isinstance(found, NormOutputs) else found
@@ -532,16 +627,6 @@ class FormulaTest(TestCase):
             found = torch.autograd.grad(norm("rmsnorm/cols=8/f32/gate:silu", x, gate=gate).sin().sum(), (x, gate))
         right = functional.rms_norm(x * functional.silu(gate), (8,), eps=1e-5).sin().sum()
         for ours, theirs in zip(found, torch.autograd.grad(right, (x, gate))):
-            self.assert_close(ours, theirs, **loose(torch.float32))
-
-    def test_a_residual_that_is_expanded(self):
-        x, residual = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
-        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum", x, residual=residual)
-        with self.assert_launches(0):
-            found = torch.autograd.grad((y.sin() + s).sum(), (x, residual))
-        right = x + residual
-        right = torch.autograd.grad((functional.rms_norm(right, (8,), None, 1e-5).sin() + right).sum(), (x, residual))
-        for ours, theirs in zip(found, right):
             self.assert_close(ours, theirs, **loose(torch.float32))
 
     def test_gradients_of_any_order(self):
@@ -588,7 +673,7 @@ class FormulaTest(TestCase):
     def test_where_there_is_no_kernel(self):
         """As in services that work from caches only. Other refusals are errors."""
         x, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (8,)))
-        for status in (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
+        for status in (_library.ILLEGAL_PLAN, _library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
             y = norm("rmsnorm/cols=8/f32/w", x, weight=w)
             fake.next_status = status
             found = torch.autograd.grad(y.sin().sum(), (x, w))

@@ -66,7 +66,7 @@ def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsu
     factors, summand = (None if part is None else part.to(wide).reshape(shape) for part in (weight, bias))
     if factors is not None and weight_offset:
         factors = 1 + factors
-    of_gate: tuple[Any, Any] = (None, None) if gate is None else _gate_of(gate.to(wide), gate_function)
+    of_gate: tuple[Any, Any] = (None, None) if gate is None else factor_of(gate.to(wide), gate_function)
     gate_factor, slope = of_gate
     s, arrives = x.to(wide), dy.to(wide)
     if mod_scale is not None:
@@ -110,8 +110,8 @@ def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsu
     return found[0], found[1], found[2], found[3], found[4], found[5]
 
 
-def _gate_of(gate: Tensor, function: int) -> tuple[Tensor, Tensor]:
-    """What it multiplies by, and the derivative of that."""
+def factor_of(gate: Tensor, function: int) -> tuple[Tensor, Tensor]:
+    """What a gate multiplies by, and the derivative of that."""
     if function == _library.GATE_FUNCTIONS["tanh"]:
         tanh = torch.tanh(gate)
         return tanh, 1 - tanh * tanh

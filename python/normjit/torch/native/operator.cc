@@ -514,8 +514,8 @@ bool launch_gradients(Call& call, normjit_service* service) {
     call.launch(service);
     return true;
   } catch (const Refused& why) {
-    if (why.status != NORMJIT_NO_COMPILER && why.status != NORMJIT_NOT_CACHED &&
-        why.status != NORMJIT_NOT_READY)
+    if (why.status != NORMJIT_ILLEGAL_PLAN && why.status != NORMJIT_NO_COMPILER &&
+        why.status != NORMJIT_NOT_CACHED && why.status != NORMJIT_NOT_READY)
       throw;
     return false;
   }
