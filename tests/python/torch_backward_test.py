@@ -318,7 +318,8 @@ class ModulatedTest(TestCase):
 
     def test_what_no_groups_of_rows_share(self):
         x = self.make(2, 3, 8)
-        for scale, shift in (((2, 1, 8), (8,)), ((2, 3, 8), (2, 1, 8)), ((1, 3, 8), (1, 3, 8)), ((2, 1, 1), (2, 1, 1)), ((2, 1, 8), (2, 3, 1))):
+        for scale, shift in (((2, 1, 8), (8,)), ((2, 3, 8), (2, 1, 8)), ((1, 3, 8), (1, 3, 8)), ((2, 1, 1), (2, 1, 1)),
+                             ((2, 1, 8), (2, 3, 1))):
             self.check(x, self.make(*scale), self.make(*shift), launches=0)
 
     def test_parts_of_a_projection(self):
@@ -339,8 +340,8 @@ class ModulatedTest(TestCase):
         """What has no address is copied; an expanded row that is asked for a gradient of each is one."""
         whole, row = torch.randn(3, 4, 2, 5, 8, device=device), torch.randn(2, 1, 8, device=device)
         for x, part in (((4, 3, 2, 8), whole.transpose(0, 1)[..., 0, :]), ((3, 2, 4, 8), whole[:, :1, :, 0].transpose(1, 2)),
-                        ((3, 4, 6, 8), whole[:, :, :1, 0]), ((3, 4, 8), whole[:, :, 0, 0]), ((4, 3, 5, 8), whole.transpose(0, 1)[:, :, :1, 0]),
-                        ((3, 8), torch.randn(8, 3, device=device).t()), ((2, 3, 8), row.expand(2, 3, 8)),
+                        ((3, 4, 6, 8), whole[:, :, :1, 0]), ((3, 4, 8), whole[:, :, 0, 0]),
+                        ((4, 3, 5, 8), whole.transpose(0, 1)[:, :, :1, 0]), ((3, 8), torch.randn(8, 3, device=device).t()), ((2, 3, 8), row.expand(2, 3, 8)),
                         ((4, 2, 3, 8), row.expand(4, 2, 1, 8)), ((2, 3, 8), row[:1].expand(2, 1, 8)), ((2, 3, 8), row[:1].expand(2, 3, 8)),
                         ((2, 3, 8), row[..., :1].expand(2, 1, 8))):
             with self.subTest(x=x, shape=part.shape, stride=part.stride()):
@@ -348,8 +349,8 @@ class ModulatedTest(TestCase):
 
     def test_of_some_inputs(self):
         names = "x", "scale", "shift", "w", "b"
-        for asked, need in ((("x",), "/need=dx"), (("scale",), "/need=dx"), (("shift",), "/need=dx"), (("w",), "/need=dw"), (("b",), "/need=db"),
-                            (("w", "b"), "/need=dw+db"), (("scale", "w"), "/need=dx+dw"), (names, "")):
+        for asked, need in ((("x",), "/need=dx"), (("scale",), "/need=dx"), (("shift",), "/need=dx"), (("w",), "/need=dw"),
+                            (("b",), "/need=db"), (("w", "b"), "/need=dw+db"), (("scale", "w"), "/need=dx+dw"), (names, "")):
             inputs = dict(zip(names, (self.make(2, 3, 8), self.make(2, 1, 8), self.make(2, 1, 8), *parameters((8,), requires_grad=True))))
             for name, part in inputs.items():
                 part.requires_grad_(name in asked)
@@ -559,7 +560,8 @@ class ApartTest(TestCase):
         def right(x, gate, residual, scale, shift):
             s = x * gate + residual
             return functional.layer_norm(s, (8,), None, None, 1e-6) * (1 + scale) + shift, s
-        inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in ((2, 3, 8), (2, 1, 8), (2, 3, 8), (2, 1, 8), (2, 1, 8))]
+        inputs = [torch.randn(shape, device=device, requires_grad=True)
+                  for shape in ((2, 3, 8), (2, 1, 8), (2, 3, 8), (2, 1, 8), (2, 1, 8))]
         with self.assert_launches(2):
             y, s = gate_residual_modulate(*inputs)
             found = torch.autograd.grad((y.sin() + s).sum(), inputs)
@@ -607,8 +609,8 @@ class FormulaTest(TestCase):
         x, part, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
         for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
                             ("/add/w", {"residual": part}), ("/gate/add/w", {"gate": part, "residual": part}),
-                            ("/gateafter:table/w", {"gate": part, "gate_table": w}), ("/gateafter/w/mods", {"gate": part, "mod_scale": part}),
-                            ("/inb/w", {"in_bias": w}), ("/gate:table/w", {"gate": part, "gate_table": w}),
+                            ("/gateafter:table/w", {"gate": part, "gate_table": w}),
+                            ("/gateafter/w/mods", {"gate": part, "mod_scale": part}), ("/inb/w", {"in_bias": w}), ("/gate:table/w", {"gate": part, "gate_table": w}),
                             ("/gate/w/mods", {"gate": part, "mod_scale": part})):
             with self.subTest(tail=tail):
                 found = norm("layernorm/cols=8/f32" + tail, x, weight=w, **given)
