@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from normjit import _library
 
-# Why a launch or a prepare is refused where there is no kernel: the formula serves instead.
-UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
+# Why a launch or a prepare is refused where there is no kernel: the formula serves instead. ILLEGAL_PLAN: no plan takes so
+# many columns.
+UNAVAILABLE = (_library.ILLEGAL_PLAN, _library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 _TYPES = frozenset(_library.DTYPES[name] for name in ("f16", "bf16", "f32", "f64"))
 _NO_ACTIVATION, _NO_AFFINE, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["none"], _library.AFFINES["wb"]
+NO_MODULATION, _SCALE_SHIFT = _library.MODULATIONS["none"], _library.MODULATIONS["mod"]
 NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "gate", "gateafter"))
 
 
-def have_kernel(spec: _library.Spec, gates: bool = False) -> bool:
+def have_kernel(spec: _library.Spec, factors: bool = False) -> bool:
     """Whether the gradients of a norm are those of a backward spec, of what was normalized: x, or the sum if it is written.
-    gates: also those of a gate."""
-    added = spec.residual == _library.RESIDUALS["add"]
-    gated = gates and not spec.gate_table and not (added and spec.gate == GATE_BEFORE)
-    return ((bool(spec.sum) if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
-            and (gated or spec.gate == NO_GATE) and spec.modulation == _library.MODULATIONS["none"]
-            and not (spec.in_bias or spec.affine_rows or spec.statistics or spec.channels_first))
+    factors: also those of a gate, or of a modulation with its tables added, and of what is_apart."""
+    added, apart = spec.residual == _library.RESIDUALS["add"], factors and is_apart(spec)
+    gated = spec.gate != NO_GATE and not (apart and spec.gate == GATE_BEFORE)
+    modulated = spec.modulation != NO_MODULATION
+    return bool((spec.sum if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
+                and (factors or not (gated or modulated)) and not (gated and (modulated or spec.gate_table))
+                and (apart or not spec.in_bias) and not (spec.affine_rows or spec.statistics or spec.channels_first))
 
 
-# Gradients are of x, and so of a gate, of the weight and of the bias: a bool each.
+def is_apart(spec: _library.Spec) -> bool:
+    """Whether a kernel has the gradient of the written sum alone, from which those of the operands in front of it follow: of
+    in_bias, and of a gate with a table, a residual or a modulation."""
+    gated = spec.gate == GATE_BEFORE and (
+        spec.gate_table or spec.residual != _library.RESIDUALS["none"] or spec.modulation != NO_MODULATION)
+    return bool(spec.sum and (spec.in_bias or gated))
+
+
+# Gradients are of x, and so of a gate and of a modulation, of the weight and of the bias: a bool each.
 Needed = tuple[bool, bool, bool]
 _NEEDS: dict[Needed, int] = {(True, True, True): _library.NEEDS["all"], **{
     ("dx" in name, "dw" in name, "db" in name): number for name, number in _library.NEEDS.items() if name != "all"}}
@@ -40,14 +51,19 @@ def needed_by(spec: _library.Spec) -> Needed:
 
 
 def read_bias(spec: _library.Spec) -> bool:
-    """Whether the gradients depend on a bias, of a norm or a backward spec: with an activation or a gate behind it, which has
-    it in its argument or factor."""
-    gated = spec.gate == GATE_AFTER and needed_by(spec)[0]
-    return bool(spec.affine == _WEIGHT_BIAS and (spec.activation != _NO_ACTIVATION or gated))
+    """Whether the gradients depend on a bias, of a norm or a backward spec: with an activation, a modulation or a gate
+    behind it, which has it in its argument or factor."""
+    factor = (spec.gate == GATE_AFTER or spec.modulation != NO_MODULATION) and needed_by(spec)[0]
+    return bool(spec.affine == _WEIGHT_BIAS and (spec.activation != _NO_ACTIVATION or factor))
+
+
+def read_shift(spec: _library.Spec) -> bool:
+    """Likewise on the shift of a modulation, of a backward spec."""
+    return bool(spec.modulation == _SCALE_SHIFT and spec.activation != _NO_ACTIVATION)
 
 
 def text_of(spec: _library.Spec, of_x: bool, of_weight: bool, of_bias: bool, dsum: bool) -> str:
-    """The backward spec of a norm without a gate for which have_kernel() is true; of_x and the like: which gradients are asked
+    """The backward spec of a norm without a gate or a modulation for which have_kernel() is true; of_x and the like: which gradients are asked
     for, dsum: whether one arrives at the written sum."""
     affine = spec.affine if spec.affine != _WEIGHT_BIAS or of_bias or read_bias(spec) else _library.AFFINES["w"]
     added = spec.residual != _library.RESIDUALS["none"]

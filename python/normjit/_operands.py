@@ -62,12 +62,21 @@ GRADIENT_OPERANDS = (  # of a backward spec
     Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE),
     Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _NO_AFFINE),
     Operand("bias", COLUMNS, "weight", _gradients.read_bias),
+    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION),
+    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != _NO_MODULATION and spec.modulation_table),
+    Operand("mod_shift", MATRIX, "modulated", _gradients.read_shift),
+    Operand("mod_shift_table", COLUMNS, "weight", lambda spec: _gradients.read_shift(spec) and spec.modulation_table),
     Operand("dy", MATRIX, "output", lambda spec: True),
     Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
     Operand("dx", MATRIX, "input", lambda spec: _gradients.needed_by(spec)[0], output=True),
     Operand("dweight", COLUMNS, "gradient", lambda spec: _gradients.needed_by(spec)[1], output=True),
     Operand("dbias", COLUMNS, "gradient", lambda spec: _gradients.needed_by(spec)[2], output=True),
     Operand("dgate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE and _gradients.needed_by(spec)[0], output=True),
+    # Of rows that share a row of scale and shift: a row that these rows share.
+    Operand("dmod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION and _gradients.needed_by(spec)[0],
+            output=True),
+    Operand("dmod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT and _gradients.needed_by(spec)[0],
+            output=True),
 )
 
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <normjit/service/packed_tensors.h>
 #include <normjit/spec/valid.h>
 #include <verify/element.h>
 #include <verify/gradients.h>
@@ -26,6 +27,7 @@ std::int32_t fake_next_status = 0;     // of the next launch, instead of it
 std::int32_t fake_prepare_status = 0;  // of every prepare, likewise
 std::int32_t fake_idle = 0;            // 1: launches return at once
 std::int64_t fake_workspace_bytes = 0, fake_launches = 0, fake_prepares = 0;
+std::int64_t fake_questions = 0;        // after the bytes of a workspace
 std::int64_t fake_captured_misses = 0;  // launches that allow them
 // Of the last launch: the row stride of x, the workspace, the text of the spec, the address of each operand
 // in the order of the table, and whether its service was one for batch invariance.
@@ -38,6 +40,8 @@ std::int32_t fake_batch_invariant = 0;
 }
 
 namespace {
+
+constexpr std::int64_t kMostModulatedColumns = 6144;
 
 double load(const void* base, DType dtype, std::int64_t i) {
   double value;
@@ -198,30 +202,37 @@ void compute(const NormSpec& spec, const Row& row, const RowNumber& number, std:
 // All rows of a backward spec. dx may be dy, and dgate the gate.
 void compute_gradients(const NormSpec& spec, const Tensors& tensors) {
   const auto columns = static_cast<std::size_t>(spec.columns);
-  std::vector<double> dweight(columns), dbias(columns);
+  std::vector<double> dweight(columns), dbias(columns), dscale(columns), dshift(columns);
   std::vector<oracle::GradientValue> dx(columns), dgate(columns);
+  std::vector<oracle::ModulationGradient> modulated(columns);
   const bool has_dgate = row_of(Operand::dgate).present(spec);
+  const bool shares_rows = tensors.dmod_scale.n > 1 && tensors.dmod_scale.inner == 0;
+  const std::int64_t shared = shares_rows ? tensors.dmod_scale.n : 1;
   for (std::int64_t number = 0; number < tensors.rows; ++number) {
     const Row row(spec, tensors, number);
     const oracle::RowGradients gradients = oracle::row_gradients(spec, row.inputs());
     oracle::reference_dx(spec, row.inputs(), gradients, 0, spec.columns, dx.data(),
-                         has_dgate ? dgate.data() : nullptr);
+                         has_dgate ? dgate.data() : nullptr, modulated.data());
+    if (number % shared == 0) dscale.assign(columns, 0), dshift.assign(columns, 0);
     for (std::size_t i = 0; i < columns; ++i) {
       const auto at = static_cast<std::int64_t>(i);
       const double gate =
           row.has(Operand::gate) ? oracle::gate_factor(spec.gate_function, row.get(Operand::gate, at)) : 1;
       const double s = row.get(Operand::x, at) * (spec.gate == Gate::before ? gate : 1);
       const double n = (s - gradients.statistics.mean) * gradients.statistics.rstd;
-      const double weight = row.get(Operand::weight, at, 1) + (spec.weight_offset ? 1 : 0);
-      const double argument = n * weight + row.get(Operand::bias, at);
-      const double da = row.get(Operand::dy, at) * (spec.gate == Gate::after ? gate : 1) * spec.scale *
-                        oracle::activation_slope(spec.activation, argument);
+      const double factor =
+          row.has(Operand::mod_scale) ? row.get(Operand::mod_scale, at) + !spec.plain_modulation : 1;
+      const double da = modulated[i].shift.value * factor;
+      dscale[i] += modulated[i].scale.value;
+      dshift[i] += modulated[i].shift.value;
       dweight[i] += da * n;
       dbias[i] += da;
     }
     for (std::size_t i = 0; i < columns; ++i) {
       row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
       row.put(Operand::dgate, static_cast<std::int64_t>(i), dgate[i].value);
+      row.put(Operand::dmod_scale, static_cast<std::int64_t>(i), dscale[i]);
+      row.put(Operand::dmod_shift, static_cast<std::int64_t>(i), dshift[i]);
     }
   }
   const Row first(spec, tensors, 0);
@@ -240,6 +251,11 @@ bool is_zero(const void* workspace) {
 normjit_status refuse(normjit_status status, const std::string& text, char** error) {
   if (error) *error = strdup(text.c_str());
   return status;
+}
+
+// As on a GPU of today: gradients of a modulation need a row in the registers of a block.
+bool has_no_plan(const NormSpec& spec) {
+  return spec.backward && spec.modulation != Modulation::none && spec.columns > kMostModulatedColumns;
 }
 
 // Two services: one of them for batch invariance.
@@ -292,7 +308,12 @@ normjit_status normjit_service_create(const normjit_options* options, normjit_se
 }
 void normjit_service_destroy(normjit_service*) {}
 
-normjit_status normjit_workspace_bytes(normjit_service*, const normjit_spec*, size_t* bytes, char**) {
+normjit_status normjit_workspace_bytes(normjit_service*, const normjit_spec* given, size_t* bytes,
+                                       char** error) {
+  ++fake_questions;
+  NormSpec spec;
+  if (c_api::convert(*given, spec) && has_no_plan(spec))
+    return refuse(NORMJIT_ILLEGAL_PLAN, "The fake has no plan.", error);
   *bytes = static_cast<size_t>(fake_workspace_bytes);
   return NORMJIT_OK;
 }
@@ -321,6 +342,8 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
   spec = canonical(spec);
   const std::string text = to_text(spec);
   fake_spec[text.copy(fake_spec, sizeof fake_spec - 1)] = '\0';
+  if (tensors.rows != 0 && has_no_plan(spec))
+    return refuse(NORMJIT_ILLEGAL_PLAN, "The fake has no plan.", error);
   for (const OperandRow& row : kOperands)
     if (tensors.rows != 0 && row.present(spec) != (pointer_of(tensors, row) != nullptr))
       return refuse(NORMJIT_NULL_POINTER, "The fake was called with a wrong " + std::string(row.name), error);
@@ -328,6 +351,8 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
     return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called with a wrong workspace.", error);
   if (spec.channels_first ? tensors.plane < 1 || tensors.rows % tensors.plane != 0 : tensors.plane != 0)
     return refuse(NORMJIT_BAD_PLANE, "The fake was called with a wrong plane.", error);
+  if (const Status status = pack(spec, tensors).status; tensors.rows != 0 && status.code != Code::Ok)
+    return refuse(static_cast<normjit_status>(status.code), "The fake was called with wrong rows.", error);
   if (spec.backward) {
     compute_gradients(spec, tensors);
     return NORMJIT_OK;

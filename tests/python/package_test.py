@@ -4,7 +4,9 @@
 
     python3 tests/python/package_test.py
 """
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,6 +63,19 @@ class PackageTest(unittest.TestCase):
         status, _, err = self.run_python("import normjit; normjit.nothing")
         self.assertNotEqual(status, 0)
         self.assertIn("AttributeError: module 'normjit' has no attribute 'nothing'", err)
+
+    def test_constants_have_the_values_of_c(self):
+        with open(os.path.join(ROOT, "src", "normjit", "c_api.h")) as file:
+            header = file.read()
+        in_c = {name: int(value) for name, value in re.findall(r"\bNORMJIT_([A-Z0-9_]+) = (\d+)", header)}
+        for name, value, shift in re.findall(r"^#define NORMJIT_(\w+) (?:\(\(size_t\))?(\d+)(?: << (\d+)\))?$", header, re.M):
+            in_c[name] = int(value) << int(shift or 0)
+        status, out, err = self.run_python("import json; from normjit import _library; print(json.dumps({name: value for name, "
+                                           "value in vars(_library).items() if name.isupper() and isinstance(value, int)}))")
+        self.assertEqual((status, err), (0, ""))
+        constants = json.loads(out)
+        self.assertTrue({"ABI_VERSION", "WORKSPACE_ZEROED", "ILLEGAL_PLAN"} <= constants.keys())
+        self.assertEqual(constants, {name: in_c.get(name) for name in constants})
 
     def test_the_bytes_of_a_pack_are_a_layer_of_every_service(self):
         code = '''

@@ -11,8 +11,8 @@ from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, ThroughPython, a
                            parameters, reference, torch)
 
 from normjit import _library
-from normjit.torch import (LayerNorm, NormOutputs, RMSNorm, _functional, _gradients, _problem, add_layer_norm, add_rms_norm,
-                           gated_rms_norm, layer_norm, norm, replace_norms, rms_norm)
+from normjit.torch import (LayerNorm, NormOutputs, RMSNorm, _functional, _gradients, _operator, _problem, add_layer_norm, add_rms_norm,
+                           gate_residual_modulate, gated_rms_norm, layer_norm, modulated_layer_norm, norm, replace_norms, rms_norm)
 from torch.utils.checkpoint import checkpoint
 
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
@@ -30,9 +30,15 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
     gate = next((field for field in fields if field.startswith("gate")), "")
     types = {"x": own, "residual": TYPES.get(keys.get("res"), own), "weight": TYPES.get(keys.get("w"), own),
              "gate": TYPES.get(keys.get("mod"), own)}
-    types["bias"] = types["weight"]
+    modulation, _, table = next((field for field in fields if field.startswith("mod") and "=" not in field), "").partition(":")
+    types.update(mod_scale=types["gate"], mod_shift=types["gate"], bias=types["weight"], mod_scale_table=types["weight"],
+                 mod_shift_table=types["weight"])
     if gate:
         sizes["gate"] = (*rows, columns)
+    for part in ("mod_scale",) * bool(modulation) + ("mod_shift",) * (modulation in ("mod", "mod0")):
+        sizes[part] = (*rows[:1], *(1,) * len(rows[1:]), columns)  # of samples
+        if table:
+            sizes[part + "_table"] = (columns,)
     if "add" in fields:
         sizes["residual"] = (*rows, columns)
     if affine:
@@ -57,6 +63,9 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
         y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + float(keys.get("eps", 1e-5)))
         if affine:
             y = y * (given["weight"] + (1 if affine[0].endswith("1") else 0)) + given.get("bias", 0)
+        if modulation:
+            y = y * ((0 if "0" in modulation else 1) + given["mod_scale"] + given.get("mod_scale_table", 0))
+            y = y + given.get("mod_shift", 0) + given.get("mod_shift_table", 0)
         y = float(keys.get("scale", 1)) * activated(y, next((field for field in fields if field in ACTIVATIONS), None))
         y = y * factor if gate.startswith("gateafter") else y
         return [y, s] if "sum" in fields else [y]
@@ -111,6 +120,30 @@ class KernelTest(TestCase):
                 ("layernorm/cols=64/bf16/gate:silu/wb/gelu", "layernorm_bwd/cols=64/bf16/eps=1e-05/gate:silu/wb/gelu"),
                 ("rmsnorm/cols=64/bf16/w=f32/mod=f32/gateafter:silu/w",
                  "rmsnorm_bwd/cols=64/bf16/w=f32/dw=f32/mod=f32/eps=1e-05/gateafter:silu/w")):
+            self.check(spec, backward, **limits)
+
+    def test_modulations(self):
+        tails = itertools.cycle(("", "/w", "/wb", "/w1", "/wb1", "/add/sum/wb"))
+        rows = itertools.cycle(((5, 3), (1, 4), (4,), (2, 3, 2), (3, 1), ()))
+        for dtype, head, modulation, behind in itertools.product(
+                DTYPES, ("layernorm", "rmsnorm"), ("mod", "mods", "mod0", "mods0"), ("", "/gelu/scale=-0.5")):
+            tail = next(tails)
+            for shape in (next(rows), next(rows)):
+                self.check("{}/cols=64/{}/eps=0.5{}/{}{}".format(head, TEXTS[dtype], tail, modulation, behind),
+                           "{}_bwd/cols=64/{}/eps=0.5{}{}/{}{}".format(head, TEXTS[dtype], "/dsum" * ("/sum" in tail),
+                                                                       tail.replace("/add/sum", ""), modulation, behind),
+                           rows=shape, **({} if dtype.itemsize > 2 else {"rtol": 0.1, "atol": 0.2}))
+
+    def test_modulations_of_other_types_and_with_tables(self):
+        """A table is added to the vectors of samples in front of the kernel, in f32 at least."""
+        limits = {"rtol": 0.1, "atol": 0.2}
+        for spec, backward in (
+                ("layernorm/cols=64/bf16/mod=f32/mod", "layernorm_bwd/cols=64/bf16/mod=f32/eps=1e-05/mod"),
+                ("layernorm/cols=64/bf16/out=f32/mod=f16/w/mods",
+                 "layernorm_bwd/cols=64/bf16/out=f32/mod=f16/eps=1e-05/w/mods"),
+                ("layernorm/cols=64/bf16/w=f32/add/sum/mod:table", "layernorm_bwd/cols=64/bf16/mod=f32/eps=1e-05/dsum/mod"),
+                ("rmsnorm/cols=64/bf16/round=norm/w/mods0:table", "rmsnorm_bwd/cols=64/bf16/mod=f32/eps=1e-05/w/mods0"),
+                ("layernorm/cols=64/f64/wb/mod:table/silu", "layernorm_bwd/cols=64/f64/eps=1e-05/wb/mod/silu")):
             self.check(spec, backward, **limits)
 
     def test_gated_rms_norm(self):
@@ -252,6 +285,114 @@ class KernelTest(TestCase):
                 self.assertEqual((fake.spec, bool(fake.batch_invariant)), ("rmsnorm_bwd/cols=8/f32/eps=1e-05", invariant))
 
 
+class ModulatedTest(TestCase):
+    """modulated_layer_norm: which rows share a scale and a shift, and where these are."""
+
+    def check(self, x, scale, shift, w=None, b=None, launches=1, backward=None):
+        inputs = [part for part in (x, scale, shift, w, b) if part is not None and part.requires_grad]
+        y = modulated_layer_norm(x, scale, shift, w, b)
+        right = functional.layer_norm(x, x.shape[-1:], w, b, 1e-6) * (1 + scale) + (0 if shift is None else shift)
+        grad = torch.randn_like(y)
+        with self.assert_launches(launches):
+            found = torch.autograd.grad(y, inputs, grad)
+        if FAKE and backward is not None:
+            self.assertEqual(fake.spec, backward)
+        for ours, theirs in zip(found, torch.autograd.grad(right, inputs, grad)):
+            self.assertEqual((ours.dtype, ours.shape), (theirs.dtype, theirs.shape))
+            self.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+    def make(self, *shape):
+        return torch.randn(shape, device=device, requires_grad=True)
+
+    def test_rows_that_share_one(self):
+        for rows, shared in (((2, 3), ((2, 1, 8), (2, 3, 8), (1, 1, 8), (1, 8), (8,))), ((1, 3), ((1, 3, 8), (3, 8), (1, 8))),
+                             ((2, 3, 4), ((2, 1, 1, 8), (2, 3, 1, 8), (3, 1, 8), (4, 8), (8,))), ((2, 1, 4), ((2, 1, 1, 8), (1, 1, 8))),
+                             ((5,), ((8,), (5, 8))), ((1,), ((8,), (1, 8))), ((), ((8,),))):
+            for shape in shared:
+                with self.subTest(rows=rows, shape=shape):
+                    there = (1,) * (len(rows) + 1 - len(shape)) + shape
+                    kinds = [size == 1 for size, of_x in zip(there, rows) if of_x != 1]
+                    launches = int(kinds == sorted(kinds))  # else rows that lie apart share one, which is PyTorch's to sum
+                    self.check(self.make(*rows, 8), self.make(*shape), self.make(*shape), launches=launches)
+                    self.check(self.make(*rows, 8), self.make(*shape), None, *parameters((8,), requires_grad=True), launches=launches)
+
+    def test_what_no_groups_of_rows_share(self):
+        x = self.make(2, 3, 8)
+        for scale, shift in (((2, 1, 8), (8,)), ((2, 3, 8), (2, 1, 8)), ((1, 3, 8), (1, 3, 8)), ((2, 1, 1), (2, 1, 1)),
+                             ((2, 1, 8), (2, 3, 1))):
+            self.check(x, self.make(*scale), self.make(*shift), launches=0)
+
+    def test_parts_of_a_projection(self):
+        """They are read where they are."""
+        x, projected = self.make(2, 3, 8), self.make(2, 6 * 8)
+        shift, scale = projected[:, None].chunk(6, dim=-1)[2:4]
+        y = modulated_layer_norm(x, scale, shift)
+        grad = torch.randn_like(y)
+        with self.assert_launches(1):
+            found = torch.autograd.grad(y, (x, projected), grad)
+        if FAKE and _operator.kind == "compiled":
+            self.assertIn(scale.data_ptr(), fake.operands[:])
+        right = functional.layer_norm(x, (8,), None, None, 1e-6) * (1 + scale) + shift
+        for ours, theirs in zip(found, torch.autograd.grad(right, (x, projected), grad)):
+            self.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+    def test_layouts(self):
+        """What has no address is copied; an expanded row that is asked for a gradient of each is one."""
+        whole, row = torch.randn(3, 4, 2, 5, 8, device=device), torch.randn(2, 1, 8, device=device)
+        for x, part in (((4, 3, 2, 8), whole.transpose(0, 1)[..., 0, :]), ((3, 2, 4, 8), whole[:, :1, :, 0].transpose(1, 2)),
+                        ((3, 4, 6, 8), whole[:, :, :1, 0]), ((3, 4, 8), whole[:, :, 0, 0]),
+                        ((4, 3, 5, 8), whole.transpose(0, 1)[:, :, :1, 0]), ((3, 8), torch.randn(8, 3, device=device).t()), ((2, 3, 8), row.expand(2, 3, 8)),
+                        ((4, 2, 3, 8), row.expand(4, 2, 1, 8)), ((2, 3, 8), row[:1].expand(2, 1, 8)), ((2, 3, 8), row[:1].expand(2, 3, 8)),
+                        ((2, 3, 8), row[..., :1].expand(2, 1, 8))):
+            with self.subTest(x=x, shape=part.shape, stride=part.stride()):
+                self.check(self.make(*x), part.detach().requires_grad_(), part.detach().requires_grad_())
+
+    def test_of_some_inputs(self):
+        names = "x", "scale", "shift", "w", "b"
+        for asked, need in ((("x",), "/need=dx"), (("scale",), "/need=dx"), (("shift",), "/need=dx"), (("w",), "/need=dw"),
+                            (("b",), "/need=db"), (("w", "b"), "/need=dw+db"), (("scale", "w"), "/need=dx+dw"), (names, "")):
+            inputs = dict(zip(names, (self.make(2, 3, 8), self.make(2, 1, 8), self.make(2, 1, 8), *parameters((8,), requires_grad=True))))
+            for name, part in inputs.items():
+                part.requires_grad_(name in asked)
+            affine = "w" if need == "/need=dw" else "wb"
+            self.check(*inputs.values(), backward="layernorm_bwd/cols=8/f32/eps=1e-06/{}/mod{}".format(affine, need))
+
+    def test_rows_that_no_block_holds(self):
+        """Are PyTorch's, which is found once."""
+        x, scale, shift = self.make(2, 3, 8192), self.make(2, 1, 8192), self.make(2, 1, 8192)
+        self.check(x, scale, shift, launches=0)
+        if FAKE:
+            y = modulated_layer_norm(x, scale, shift)
+            asked = fake.questions
+            y.sum().backward()
+            self.assertEqual(fake.questions, asked)
+
+    def test_no_rows(self):
+        for rows in ((0, 3), (2, 0)):
+            x, scale, shift, w = self.make(*rows, 8), self.make(rows[0], 1, 8), self.make(rows[0], 1, 8), self.make(8)
+            with self.assert_launches(0):
+                modulated_layer_norm(x, scale, shift, w).sum().backward()
+            for part in (scale, shift, w):
+                self.assertEqual(part.grad.tolist(), torch.zeros_like(part).tolist())
+
+    def test_what_is_kept(self):
+        x, scale, shift = self.make(2, 3, 8), self.make(2, 1, 8), self.make(2, 1, 8)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.data_ptr()) or part, lambda part: part):
+            modulated_layer_norm(x, scale, shift)
+        self.assertEqual(kept, [x.data_ptr(), scale.data_ptr(), shift.data_ptr()])
+
+    def test_checkpoints_and_autocast(self):
+        x, scale, shift = self.make(2, 3, 8), self.make(2, 1, 8), self.make(2, 1, 8)
+        function = lambda x: modulated_layer_norm(x.sin(), scale, shift).cos()  # noqa: E731
+        right = torch.autograd.grad(function(x).sum(), (x, scale, shift))
+        y = checkpoint(function, x, use_reentrant=False)
+        with self.assert_launches(2), torch.autocast(device.type, torch.bfloat16):
+            found = torch.autograd.grad(y.sum(), (x, scale, shift))
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs)
+
+
 def needed(affine, of_x, of_weight, of_bias):
     """What the text of a backward spec says of that."""
     there = {"dx": True, "dw": "w" in affine, "db": "wb" in affine}
@@ -332,9 +473,9 @@ def samples_of_operator():
         return torch.randn(*shape, device=device).to(dtype)
 
     def call(x, dims, weight, bias, dy, dsum, eps, activation, scale, layer, weight_offset, of_bias, batch_invariant, gate=None,
-             place="none", function=None, of_x=True, of_weight=True):
-        return (x, dims, weight, bias, dy, dsum, gate, eps, activation, scale, _library.GATES[place],
-                _library.GATE_FUNCTIONS[function], layer, weight_offset, of_x, of_weight, of_bias, batch_invariant)
+             place="none", function=None, of_x=True, of_weight=True, mod_scale=None, mod_shift=None, plain=False):
+        return (x, dims, weight, bias, dy, dsum, gate, mod_scale, mod_shift, eps, activation, scale, _library.GATES[place],
+                _library.GATE_FUNCTIONS[function], plain, layer, weight_offset, of_x, of_weight, of_bias, batch_invariant)
     half = torch.bfloat16
     none, relu, gelu, gelu_tanh, silu = (_library.ACTIVATIONS[name] for name in ACTIVATIONS)
     yield call(make(5, 8), 1, make(8), None, make(5, 8), None, 1e-5, none, 1.0, True, False, True, False)
@@ -356,6 +497,109 @@ def samples_of_operator():
     yield call(make(5, 8), 1, make(8), None, make(5, 8), make(5, 8), *common, False, False, of_x=False)
     yield call(make(5, 8), 1, None, None, make(5, 8), None, *common, False, False, of_x=False)  # nothing is left
     yield call(make(0, 8), 1, make(8), None, make(0, 8), None, *common, False, False, make(0, 8), "gate", "silu")
+    x = make(2, 3, 8)
+    yield call(x, 1, make(8), make(8), x, None, *common, True, False, mod_scale=make(2, 1, 8), mod_shift=make(2, 1, 8))
+    yield call(x, 1, None, None, x, x, 1e-5, gelu, 0.5, False, False, False, True, mod_scale=make(8), mod_shift=make(8), plain=True)
+    yield call(x, 1, None, None, x, None, 1e-5, none, 1.0, True, False, False, False, mod_scale=make(2, 3, 8, dtype=half),
+               mod_shift=make(2, 3, 8, dtype=half))
+    yield call(x, 2, make(24), make(24), x, None, 1e-5, gelu, 1.0, True, True, False, False, mod_scale=make(2, 3, 8), plain=True)
+    yield call(x, 1, make(8), None, x, None, *common, False, False, of_x=False, mod_scale=make(2, 1, 8))
+    yield call(make(2, 0, 8), 1, make(8), make(8), make(2, 0, 8), None, *common, True, False, mod_scale=make(2, 1, 8))
+
+
+class ApartTest(TestCase):
+    """What stands in front of a written sum has its gradients from that of the sum, which is the kernel's."""
+
+    def check(self, spec, backward, function="", outputs=("out", "sum"), without=(), **shapes):
+        tensors = {name: torch.randn(shape, device=device, requires_grad=name not in without) for name, shape in shapes.items()}
+        asked = [part for part in tensors.values() if part.requires_grad]
+        found = norm("layernorm/cols=8/f32" + spec, **tensors)
+        s = tensors["x"] + tensors.get("in_bias", 0)
+        if "gate" in tensors:
+            s = s * GATES[function](tensors["gate"] + tensors.get("gate_table", 0))
+        s = s + tensors.get("residual", 0)
+        y = functional.layer_norm(s, (8,), tensors.get("weight"), tensors.get("bias"))
+        y = y * (1 + tensors.get("mod_scale", 0)) + tensors.get("mod_shift", 0)
+        right = {"out": y, "sum": s}
+        grads = [torch.randn_like(s) for _ in outputs]
+        with self.assert_launches(int("out" in outputs)):
+            ours = torch.autograd.grad([getattr(found, name) for name in outputs], asked, grads, allow_unused=True)
+        if FAKE and "out" in outputs:
+            self.assertEqual(fake.spec, "layernorm_bwd/cols=8/f32/eps=1e-05" + backward)
+        theirs = torch.autograd.grad([right[name] for name in outputs], asked, grads, allow_unused=True)
+        for mine, wanted in zip(ours, theirs):
+            self.assertEqual(mine is None, wanted is None)
+            if wanted is not None:
+                self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
+                self.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+
+    def test_of_sums(self):
+        x = residual = gate = (2, 3, 8)
+        sample, row = (2, 1, 8), (8,)
+        self.check("/inb/add/sum/wb", "/dsum/wb", x=x, in_bias=row, residual=residual, weight=row, bias=row)
+        self.check("/inb/sum/w", "/dsum/w", x=x, in_bias=row, weight=row)
+        for function in GATES:
+            text = "/gate" + ":" * bool(function) + function
+            self.check(text + "/add/sum/w", "/dsum/w", function, x=x, gate=gate, residual=residual, weight=row)
+            self.check(text + ":table/sum", "/dsum", function, x=x, gate=sample, gate_table=row)
+            self.check(text + ":table/inb/add/sum/mod", "/dsum/mod", function, x=x, in_bias=row, gate=sample, gate_table=row,
+                       residual=(3, 8), mod_scale=sample, mod_shift=sample)
+        self.check("/gate:silu/sum/mods", "/dsum/mods", "silu", x=x, gate=gate, mod_scale=sample)
+        self.check("/gate:silu/sum", "/dsum", "silu", x=x, gate=sample)
+        self.check("/gate:silu/sum", "/gate:silu/dsum", "silu", x=x, gate=gate)  # the kernel has both
+
+    def test_of_some_outputs_and_inputs(self):
+        shapes = {"x": (2, 3, 8), "in_bias": (8,), "gate": (2, 1, 8), "gate_table": (8,), "residual": (2, 3, 8), "weight": (8,)}
+        for outputs, behind in ((("out",), "/w"), (("sum",), None), (("out", "sum"), "/dsum/w")):
+            self.check("/inb/gate:tanh:table/add/sum/w", behind, "tanh", outputs, **shapes)
+        for without, need in ((("x",), ""), (("gate", "gate_table"), ""), (("weight",), "/need=dx"),
+                              (("x", "in_bias", "gate", "gate_table", "residual"), "/need=dw")):
+            self.check("/inb/gate:tanh:table/add/sum/w", "/w" + need, "tanh", ("out",), without, **shapes)
+
+    def test_gate_residual_modulate(self):
+        def right(x, gate, residual, scale, shift):
+            s = x * gate + residual
+            return functional.layer_norm(s, (8,), None, None, 1e-6) * (1 + scale) + shift, s
+        inputs = [torch.randn(shape, device=device, requires_grad=True)
+                  for shape in ((2, 3, 8), (2, 1, 8), (2, 3, 8), (2, 1, 8), (2, 1, 8))]
+        with self.assert_launches(2):
+            y, s = gate_residual_modulate(*inputs)
+            found = torch.autograd.grad((y.sin() + s).sum(), inputs)
+        y, s = right(*inputs)
+        for ours, theirs in zip(found, torch.autograd.grad((y.sin() + s).sum(), inputs)):
+            self.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        with self.assert_launches(2):
+            y, s = gate_residual_modulate(*[part.to(torch.bfloat16) for part in inputs])
+            rounded = torch.autograd.grad((y.sin() + s).sum(), inputs)
+        for ours, theirs in zip(rounded, found):
+            self.assert_close(ours, theirs, rtol=0.1, atol=0.2)
+
+    def test_no_more_than_it_takes_is_kept(self):
+        x, residual, row = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.data_ptr()) or part, lambda part: part):
+            made = norm("rmsnorm/cols=8/f32/inb/add/sum", x, in_bias=row, residual=residual)
+        self.assertEqual(kept, [made.sum.data_ptr()])
+
+    def test_gradients_of_any_order(self):
+        inputs = [torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
+                  for shape in ((2, 2, 6), (2, 1, 6), (2, 6), (2, 1, 6), (6,), (6,))]
+
+        def function(x, gate, residual, scale, table, in_bias):
+            return tuple(norm("layernorm/cols=6/f64/inb/gate:silu:table/add/sum/mods", x, in_bias=in_bias, gate=gate, gate_table=table,
+                              residual=residual, mod_scale=scale)[:2])
+        self.assertTrue(torch.autograd.gradcheck(function, inputs))
+        self.assertTrue(torch.autograd.gradgradcheck(function, inputs))
+
+    def test_a_residual_that_is_expanded(self):
+        x, residual = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
+        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum", x, residual=residual)
+        with self.assert_launches(1):
+            found = torch.autograd.grad((y.sin() + s).sum(), (x, residual))
+        right = x + residual
+        right = torch.autograd.grad((functional.rms_norm(right, (8,), None, 1e-5).sin() + right).sum(), (x, residual))
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
 
 
 class FormulaTest(TestCase):
@@ -364,9 +608,10 @@ class FormulaTest(TestCase):
     def test_other_norms(self):
         x, part, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
         for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
-                            ("/add/w", {"residual": part}), ("/gate/add/sum/w", {"gate": part, "residual": part}),
-                            ("/gateafter:table/w", {"gate": part, "gate_table": w}), ("/w/mods", {"mod_scale": part}),
-                            ("/inb/w", {"in_bias": w})):
+                            ("/add/w", {"residual": part}), ("/gate/add/w", {"gate": part, "residual": part}),
+                            ("/gateafter:table/w", {"gate": part, "gate_table": w}),
+                            ("/gateafter/w/mods", {"gate": part, "mod_scale": part}), ("/inb/w", {"in_bias": w}), ("/gate:table/w", {"gate": part, "gate_table": w}),
+                            ("/gate/w/mods", {"gate": part, "mod_scale": part})):
             with self.subTest(tail=tail):
                 found = norm("layernorm/cols=8/f32" + tail, x, weight=w, **given)
                 found = found.out if isinstance(found, NormOutputs) else found
@@ -386,21 +631,12 @@ class FormulaTest(TestCase):
         for ours, theirs in zip(found, torch.autograd.grad(right, (x, gate))):
             self.assert_close(ours, theirs, **loose(torch.float32))
 
-    def test_a_residual_that_is_expanded(self):
-        x, residual = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
-        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum", x, residual=residual)
-        with self.assert_launches(0):
-            found = torch.autograd.grad((y.sin() + s).sum(), (x, residual))
-        right = x + residual
-        right = torch.autograd.grad((functional.rms_norm(right, (8,), None, 1e-5).sin() + right).sum(), (x, residual))
-        for ours, theirs in zip(found, right):
-            self.assert_close(ours, theirs, **loose(torch.float32))
-
     def test_gradients_of_any_order(self):
         for spec in ("layernorm/cols=6/f64", "layernorm/cols=6/f64/wb", "rmsnorm/cols=6/f64/w1", "rmsnorm/cols=6/f64/add/sum/w",
                      "layernorm/cols=6/f64/add/sum/wb1", "rmsnorm/cols=6/f64/w=f64/add/sum/round=sum/wb",
                      "layernorm/cols=6/f64/wb/gelu", "rmsnorm/cols=6/f64/add/sum/wb1/silu/scale=0.5", "layernorm/cols=6/f64/gelu_tanh",
-                     "layernorm/cols=6/f64/wb/relu/scale=-3", "rmsnorm/cols=6/f64/w/scale=2"):
+                     "layernorm/cols=6/f64/wb/relu/scale=-3", "rmsnorm/cols=6/f64/w/scale=2",
+                     "layernorm/cols=6/f64/mod", "rmsnorm/cols=6/f64/wb1/mods0:table/gelu", "layernorm/cols=6/f64/add/sum/w/mod"):
             with self.subTest(spec=spec):
                 function, _, tensors = function_of(spec, 6, rows=(3,))
                 self.assertTrue(torch.autograd.gradcheck(lambda *given: tuple(function(*given)), tensors))
@@ -413,9 +649,9 @@ class FormulaTest(TestCase):
     def test_pytorch_computes_what_the_kernel_does(self):
         for arguments in samples_of_operator():
             with self.subTest(arguments=[getattr(part, "shape", part) for part in arguments]):
-                of_x, of_weight, of_bias = arguments[14:17]
+                of_x, of_weight, of_bias = arguments[17:20]
                 needed = of_x or arguments[2] is not None and (of_weight or of_bias)
-                with self.assert_launches(int(arguments[0].numel() != 0 and arguments[7] > 0 and needed)):
+                with self.assert_launches(int(arguments[0].numel() != 0 and arguments[9] > 0 and needed)):
                     found = _gradients.apply(*arguments)
                 for ours, theirs in zip(found, _gradients.by_pytorch(*arguments)):
                     self.assertEqual((ours.dtype, ours.shape, ours.stride()), (theirs.dtype, theirs.shape, theirs.stride()))
@@ -439,7 +675,7 @@ class FormulaTest(TestCase):
     def test_where_there_is_no_kernel(self):
         """As in services that work from caches only. Other refusals are errors."""
         x, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (8,)))
-        for status in (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
+        for status in (_library.ILLEGAL_PLAN, _library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
             y = norm("rmsnorm/cols=8/f32/w", x, weight=w)
             fake.next_status = status
             found = torch.autograd.grad(y.sin().sum(), (x, w))
@@ -682,7 +918,7 @@ class ProgramsTest(TestCase):
         for given in ((x, 3, w, w, x), (x, 0, w, w, x), (x, 1, w[:4], w, x), (x, 1, w, w, x[:2]), (x, 1, w, w, x[0]),
                       (x, 1, w.long(), w, x), (x.long(), 1, w, w, x), (x, 1, w, w, x.to("meta")), (x, 1, w, w[:4], x),
                       (x, 1, w, w.half(), x), (x, 1, None, w, x), (x, 1, w, None, x)):
-            rest = None, None, 1e-5, gelu, 1.0, 1, 1, True, False, True, True, True, False
+            rest = None, None, None, None, 1e-5, gelu, 1.0, 1, 1, False, True, False, True, True, True, False
             with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: .*(does not fit|must be)") as real:
                 _gradients.apply(*given, *rest)
             with self.assertRaises(RuntimeError) as pretended, torch._subclasses.FakeTensorMode() as mode:
@@ -691,7 +927,14 @@ class ProgramsTest(TestCase):
                 self.assertIn(str(real.exception), str(pretended.exception))
         for gate, place in ((x[:2], 2), (x.long(), 3), (None, 2), (x, 1), (x, 4)):
             with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: .*(does not fit|must be)"):
-                _gradients.apply(x, 1, w, w, x, None, gate, 1e-5, 1, 1.0, place, 1, True, False, True, True, True, False)
+                _gradients.apply(x, 1, w, w, x, None, gate, None, None, 1e-5, 1, 1.0, place, 1, False, True, False, True, True,
+                                 True, False)
+        for gate, scale, shift in ((x, x, None), (None, x[:2], None), (None, x.long(), None), (None, x[None], None), (None, None, x),
+                                   (None, x, x.half()), (None, x, x[:2]), (None, x.to("meta"), None)):
+            place = 1 if gate is None else 2
+            with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: mod_s.* does not fit"):
+                _gradients.apply(x, 1, w, w, x, None, gate, scale, shift, 1e-5, 1, 1.0, place, 1, False, True, False, True, True,
+                                 True, False)
 
     def test_one_graph(self):
         def function(x, residual, w):
@@ -701,8 +944,14 @@ class ProgramsTest(TestCase):
         def activated(x, residual, w):
             y, s = add_layer_norm(x, residual, w, w, activation="gelu", scale=0.5)
             return (y.sin() + s).sum()
+
+        def modulated(x, residual, w):
+            return modulated_layer_norm(x, residual, w).sin().sum()
         inputs = [torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 64), (5, 64), (64,))]
-        for function, backend in ((function, "aot_eager"), (activated, "aot_eager"), (activated, "inductor")):
+        shared = [torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 3, 64), (5, 1, 64), (5, 1, 64))]
+        for function, backend, inputs in ((function, "aot_eager", inputs), (activated, "aot_eager", inputs),
+                                          (activated, "inductor", inputs), (modulated, "aot_eager", shared),
+                                          (modulated, "inductor", shared)):
             torch.compiler.reset()
             right = torch.autograd.grad(function(*inputs), inputs)
             compiled = torch.compile(function, fullgraph=True, backend=backend)

@@ -50,13 +50,14 @@ def _parameter(name: str, part: Tensor, x: Tensor, dims: int, dtype: torch.dtype
 
 
 def gradients(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, dy: Tensor, dsum: Tensor | None,
-              gate: Tensor | None, gate_place: int, needs_bias: bool) -> None:
+              gate: Tensor | None, mod_scale: Tensor | None, mod_shift: Tensor | None, gate_place: int,
+              needs_bias: bool) -> None:
     """Raises RuntimeError where these do not fit each other."""
     if not 1 <= dims <= x.dim():
         raise RuntimeError("normjit::norm_backward: dims must be 1 to {}".format(x.dim()))
     if bias is None and needs_bias:
-        raise RuntimeError("normjit::norm_backward: bias must be given, since with an activation or a gate behind it "
-                           "gradients depend on it")
+        raise RuntimeError("normjit::norm_backward: bias must be given, since with an activation, a modulation or a "
+                           "gate behind it gradients depend on it")
     if gate_place not in _library.GATES.values() or (gate is None) != (gate_place == _library.GATES["none"]):
         raise RuntimeError("normjit::norm_backward: gate_place must be that of a gate, and 1 without one")
     row = x.shape[-dims:]
@@ -64,11 +65,19 @@ def gradients(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, 
     for name, part, fits in (("x", x, True), ("dy", dy, dy.shape == x.shape),
                              ("dsum", dsum, dsum is None or dsum.shape == x.shape),
                              ("gate", gate, gate is None or gate.shape == x.shape),
+                             ("mod_scale", mod_scale, gate is None and _expands(mod_scale, x)),
+                             ("mod_shift", mod_shift, mod_scale is not None and _expands(mod_shift, x)
+                              and mod_shift is not None and mod_shift.dtype == mod_scale.dtype),
                              ("weight", weight, weight is None or weight.shape in rows),
                              ("bias", bias, bias is None or bias.shape in rows and weight is not None
                               and bias.dtype == weight.dtype)):
         if part is not None and not (fits and part.dtype in DTYPES and part.device == x.device):
             raise RuntimeError("normjit::norm_backward: {} does not fit".format(name))
+
+
+def _expands(part: Tensor | None, x: Tensor) -> bool:
+    return part is not None and part.dim() <= x.dim() and all(
+        size in (1, there) for size, there in zip(reversed(part.shape), reversed(x.shape)))
 
 
 def compute_dtype(x: Tensor, weight: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:

@@ -16,7 +16,7 @@ from normjit._gradients import UNAVAILABLE, need_of
 from normjit._operands import GRADIENT_OPERANDS, ONE, OPERANDS
 from normjit.torch import _check, _gradients
 from normjit.torch._activation import NONE
-from normjit.torch._launch import launch
+from normjit.torch._launch import has_plan, launch
 from normjit.torch._problem import OUTPUTS, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
@@ -64,6 +64,8 @@ class _Plan:
             else:
                 found = rows_at(tensor.expand(shape), dims + len(shape) - x.dim())
                 copied = shape if found is None else None
+                if operand.output and found == (0, 1, 0):  # the sum over all rows
+                    found = problem.columns, arguments.rows, 0
                 setattr(arguments, operand.member, _library.Rows(None, *found or ()))
             self.places.append((at, getattr(_library.Tensors, operand.member).offset, copied))
         self.arguments = bytes(arguments)
@@ -149,56 +151,84 @@ class _GradientProblem(Problem):
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradient_problem(columns: int, eps: float, activation: int, scale: float, gate_place: int, gate_function: int, layer: bool,
-                      affine: str, weight_offset: bool, dsum: bool, need: int, input: int, output: int, weight: int,
-                      residual: int, modulated: int) -> _GradientProblem:
+def _gradient_problem(columns: int, eps: float, activation: int, scale: float, gate_place: int, gate_function: int,
+                      modulation: str, plain_modulation: bool, layer: bool, affine: str, weight_offset: bool, dsum: bool,
+                      need: int, input: int, output: int, weight: int, residual: int, modulated: int) -> _GradientProblem:
     return _GradientProblem(_library.spec_text(_library.Spec(
         columns, eps, scale, backward=1, norm=_library.NORMS["layernorm" if layer else "rmsnorm"],
         affine=_library.AFFINES[affine], weight_offset=int(weight_offset), activation=activation, dsum=int(dsum),
-        gate=gate_place, gate_function=gate_function, need=need, input=input, output=output, weight=weight,
-        gradient_type=weight, residual_type=residual, modulation_type=modulated)))
+        gate=gate_place, gate_function=gate_function, modulation=_library.MODULATIONS[modulation],
+        plain_modulation=int(plain_modulation), need=need, input=input, output=output, weight=weight, gradient_type=weight,
+        residual_type=residual, modulation_type=modulated)))
 
 
-def norm_backward(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
-                  activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool,
-                  of_x: bool, of_weight: bool, of_bias: bool, batch_invariant: bool) -> Any:
+def norm_backward(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe,
+                  mod_scale: Maybe, mod_shift: Maybe, eps: float, activation: int, scale: float, gate_place: int,
+                  gate_function: int, plain_modulation: bool, layer: bool, weight_offset: bool, of_x: bool, of_weight: bool,
+                  of_bias: bool, batch_invariant: bool) -> Any:
     """By PyTorch where the norm has a kernel and its gradients have none."""
-    reads_bias = _gradients.reads_bias(activation, gate_place, of_x)
-    _check.gradients(x, dims, weight, bias, dy, dsum, gate, gate_place, of_bias and reads_bias)
-    arguments = (x, dims, weight, bias if reads_bias else None, dy, dsum if of_x else None, gate, eps, activation, scale,
-                 gate_place, gate_function, layer, weight_offset, of_x, of_weight and weight is not None,
-                 of_bias and weight is not None, batch_invariant)
-    if not _takes_epsilon(eps):
+    reads_bias = _gradients.reads_bias(activation, gate_place, mod_scale, of_x)
+    _check.gradients(x, dims, weight, bias, dy, dsum, gate, mod_scale, mod_shift, gate_place, of_bias and reads_bias)
+    arguments = (x, dims, weight, bias if reads_bias else None, dy, dsum if of_x else None, gate, mod_scale, mod_shift, eps,
+                 activation, scale, gate_place, gate_function, plain_modulation, layer, weight_offset, of_x,
+                 of_weight and weight is not None, of_bias and weight is not None, batch_invariant)
+    made = None
+    if _takes_epsilon(eps):
+        try:
+            made = _gradients_of(*arguments)
+        except RuntimeError as error:
+            if not any(isinstance(why, _library.Error) and why.status in UNAVAILABLE for why in (error, error.__cause__)):
+                raise
+    if made is None:
         return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
-    try:
-        made = _gradients_of(*arguments)
-    except RuntimeError as error:
-        if not any(isinstance(why, _library.Error) and why.status in UNAVAILABLE for why in (error, error.__cause__)):
-            raise
-        return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
+    return tuple(x.new_empty(0) if part is None else part for part in made)
+
+
+def _gradients_of(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe,
+                  mod_scale: Maybe, mod_shift: Maybe, eps: float, activation: int, scale: float, gate_place: int,
+                  gate_function: int, plain_modulation: bool, layer: bool, weight_offset: bool, of_x: bool, of_weight: bool,
+                  of_bias: bool, batch_invariant: bool) -> Optional[Sequence[Maybe]]:
+    """dx, dweight, dbias, dgate, dmod_scale and dmod_shift, and None in the place of what is not made. None where there is no
+    kernel."""
     row = x.shape[-dims:]
-    dx, dgate = (x.new_empty(0) if part is None else part for part in (made[0], made[3]))
-    return dx, *(x.new_empty(0) if part is None else part.reshape(row) for part in made[1:3]), dgate
-
-
-def _gradients_of(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
-                  activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool,
-                  of_x: bool, of_weight: bool, of_bias: bool, batch_invariant: bool) -> Sequence[Maybe]:
-    """dx, dweight, dbias and dgate; None in the place of what is not made."""
-    if not (of_x or of_weight or of_bias):
-        return None, None, None, None
+    made = [part.new_empty(shape or part.shape) if part is not None and wanted else None
+            for part, shape, wanted in ((x, None, of_x), (weight, row, of_weight), (weight, row, of_bias), (gate, x.shape, of_x),
+                                        (mod_scale, None, of_x), (mod_shift, None, of_x))]
     if x.numel() == 0:  # a row may be empty, too
-        zeros = [weight.new_zeros(x.shape[-dims:]) if weight is not None and wanted else None
-                 for wanted in (of_weight, of_bias)]
-        return (torch.empty_like(x) if of_x else None, *zeros,
-                torch.empty_like(gate) if gate is not None and of_x else None)
+        return [None if part is None else part.zero_() for part in made]
+    if not (of_x or of_weight or of_bias):
+        return made
+    if not _are_of_groups(x, dims, mod_scale, mod_shift):
+        return None
     affine = "none" if weight is None else "wb" if of_bias or bias is not None else "w"
+    modulation = "none" if mod_scale is None else "mods" if mod_shift is None else "mod"
     problem = _gradient_problem(
-        x.shape[-dims:].numel(), eps, activation, scale, gate_place, gate_function, layer, affine,
-        weight_offset and weight is not None, dsum is not None, need_of(of_x, of_weight, of_bias),
-        *[_code(x.dtype if part is None else part.dtype) for part in (x, dy, weight, dsum, gate)])
+        row.numel(), eps, activation, scale, gate_place, gate_function, modulation, plain_modulation and mod_scale is not None,
+        layer, affine, weight_offset and weight is not None, dsum is not None, need_of(of_x, of_weight, of_bias),
+        *[_code(x.dtype if part is None else part.dtype)
+          for part in (x, dy, weight, dsum, mod_scale if gate is None else gate)])
+    if not has_plan(problem.text, x.device, batch_invariant):
+        return None
     vectors = [None if part is None else part.reshape(-1) for part in (weight, bias)]
-    return _run(problem, batch_invariant, (x, gate, *vectors, dy, dsum, None, None, None, None))
+    factors = [None if part is None or name not in problem.operands else part.contiguous()
+               for name, part in (("mod_scale", mod_scale), ("mod_shift", mod_shift))]
+    as_row = x.shape[-problem.row_dims(x):]
+    of_vectors = [None if part is None else part.view(as_row) for part in made[1:3]]
+    of_factors = [None if part is None else part.expand(x.shape) for part in made[4:]]
+    _run(problem, batch_invariant, (x, gate, *vectors, factors[0], None, factors[1], None, dy, dsum,
+                                    made[0], *of_vectors, made[3], *of_factors))
+    return made
+
+
+def _are_of_groups(x: Tensor, dims: int, *modulation: Maybe) -> bool:
+    """Whether the same rows of x share these, and are neighbours: those of the last of its leading dimensions."""
+    shapes = {(*(1,) * (x.dim() - part.dim()), *part.shape) for part in modulation if part is not None}
+    leading = x.shape[:-dims]
+    for shape in shapes:
+        shared = [size == 1 for size, there in zip(shape, leading) if there != 1]
+        if shape[-dims:] != x.shape[-dims:] or shared != sorted(shared):
+            return False
+    return len(shapes) < 2
 
 
 KERNELS = {"_launch": launch_problem, "layer_norm": layer_norm, "layer_norm_with_gradients": layer_norm,

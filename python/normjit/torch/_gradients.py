@@ -21,23 +21,25 @@ _operators: Any = torch.ops.normjit
 apply = _operators.norm_backward.default
 
 Maybe = Optional[Tensor]
-Found = tuple[Tensor, Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def gradients(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
               scale: float, *, layer: bool, of_x: bool, of_weight: bool, of_bias: bool, gate: Maybe = None,
-              gate_place: int = NO_GATE, gate_function: int = 1, weight_offset: bool = False,
-              batch_invariant: bool = False) -> Found:
-    """dx, dweight, dbias and dgate, which comes with dx; what is not asked for, or is of nothing, has no elements."""
+              mod_scale: Maybe = None, mod_shift: Maybe = None, gate_place: int = NO_GATE, gate_function: int = 1,
+              plain_modulation: bool = False, weight_offset: bool = False, batch_invariant: bool = False) -> Found:
+    """dx, dweight, dbias, and dgate, dmod_scale and dmod_shift, which come with dx; what is not asked for, or is of nothing,
+    has no elements."""
     function: Any = apply if _has_kernel(x, dy, dsum) else by_pytorch
-    found: Found = function(x, dims, weight, bias, dy, dsum if of_x else None, gate, eps, activation, scale, gate_place,
-                            gate_function, layer, weight_offset, of_x, of_weight, of_bias, batch_invariant)
+    found: Found = function(x, dims, weight, bias, dy, dsum if of_x else None, gate, mod_scale, mod_shift, eps, activation,
+                            scale, gate_place, gate_function, plain_modulation, layer, weight_offset, of_x, of_weight,
+                            of_bias, batch_invariant)
     return found
 
 
-def reads_bias(activation: int, gate_place: int, of_x: bool) -> bool:
+def reads_bias(activation: int, gate_place: int, mod_scale: Maybe, of_x: bool) -> bool:
     """Whether a gradient depends on the bias."""
-    return activation != NONE or (gate_place == GATE_AFTER and of_x)
+    return activation != NONE or ((gate_place == GATE_AFTER or mod_scale is not None) and of_x)
 
 
 def _has_kernel(x: Tensor, *grads: Maybe) -> bool:
@@ -51,22 +53,25 @@ def _has_kernel(x: Tensor, *grads: Maybe) -> bool:
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 
-def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
-               activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool,
-               of_x: bool, of_weight: bool, of_bias: bool, batch_invariant: bool) -> Found:
+def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe,
+               mod_scale: Maybe, mod_shift: Maybe, eps: float, activation: int, scale: float, gate_place: int,
+               gate_function: int, plain_modulation: bool, layer: bool, weight_offset: bool, of_x: bool, of_weight: bool,
+               of_bias: bool, batch_invariant: bool) -> Found:
     """Differentiable. In the widest of the types; where more than one operator rounds, in f32 at least."""
     wide = functools.reduce(torch.promote_types,
-                            [part.dtype for part in (x, weight, dy, dsum, gate) if part is not None])
-    if not layer or dsum is not None or gate is not None or activation != NONE or scale != 1.0:
+                            [part.dtype for part in (x, weight, dy, dsum, gate, mod_scale) if part is not None])
+    if not layer or dsum is not None or gate is not None or mod_scale is not None or activation != NONE or scale != 1.0:
         wide = torch.promote_types(wide, torch.float32)
     shape = x.shape[-dims:]
     factors, summand = (None if part is None else part.to(wide).reshape(shape) for part in (weight, bias))
     if factors is not None and weight_offset:
         factors = 1 + factors
-    of_gate: tuple[Any, Any] = (None, None) if gate is None else _gate_of(gate.to(wide), gate_function)
+    of_gate: tuple[Any, Any] = (None, None) if gate is None else factor_of(gate.to(wide), gate_function)
     gate_factor, slope = of_gate
     s, arrives = x.to(wide), dy.to(wide)
-    behind: list[Tensor] = []
+    if mod_scale is not None:
+        factor = mod_scale.to(wide) if plain_modulation else 1 + mod_scale.to(wide)
+    behind: list[Tensor] = []  # what the affine made, and the gradient behind a modulation
     if gate_place == GATE_BEFORE:
         s = s * gate_factor
     elif gate_place == GATE_AFTER:
@@ -74,27 +79,39 @@ def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsu
 
     def through(z: Tensor) -> Tensor:
         behind.append(z)
-        return gradient_of_argument(arrives, z, activation=activation, scale=scale)
+        if mod_scale is None:
+            return gradient_of_argument(arrives, z, activation=activation, scale=scale)
+        z = z * factor
+        if mod_shift is not None:
+            z = z + mod_shift.to(wide)
+        behind.append(gradient_of_argument(arrives, z, activation=activation, scale=scale))
+        return behind[1] * factor
 
     function = _of_layer if layer else _of_rms
     dx, dweight, dbias = function(s, shape, factors, summand, through, eps, of_bias)
     if dsum is not None:
         dx = dx + dsum.to(wide)
-    dgate = None
+    dgate = dmod_scale = dmod_shift = None
     if gate_place == GATE_BEFORE:
         dx, dgate = dx * gate_factor, dx * x.to(wide) * slope
     elif gate_place == GATE_AFTER:
         dgate = dy.to(wide) * scale * behind[0] * slope
+    if mod_scale is not None:
+        dmod_scale = (behind[0] * behind[1]).sum_to_size(mod_scale.shape)
+    if mod_shift is not None:
+        dmod_shift = behind[1].sum_to_size(mod_shift.shape)
+        if mod_shift.shape == x.shape:
+            dmod_shift = dmod_shift.clone()  # it may be dy
     like = weight if weight is not None else x
     of = ((dx, x, of_x), (dweight, like, of_weight and weight is not None), (dbias, like, of_bias and weight is not None),
-          (dgate, gate, of_x and gate is not None))
+          (dgate, gate, of_x), (dmod_scale, mod_scale, of_x), (dmod_shift, mod_shift, of_x))
     found = [part.to(theirs.dtype).contiguous() if wanted and part is not None and theirs is not None else x.new_empty(0)
              for part, theirs, wanted in of]
-    return found[0], found[1], found[2], found[3]
+    return found[0], found[1], found[2], found[3], found[4], found[5]
 
 
-def _gate_of(gate: Tensor, function: int) -> tuple[Tensor, Tensor]:
-    """What it multiplies by, and the derivative of that."""
+def factor_of(gate: Tensor, function: int) -> tuple[Tensor, Tensor]:
+    """What a gate multiplies by, and the derivative of that."""
     if function == _library.GATE_FUNCTIONS["tanh"]:
         tanh = torch.tanh(gate)
         return tanh, 1 - tanh * tanh
@@ -137,15 +154,19 @@ def _elsewhere(*arguments: Any) -> Found:
         return by_pytorch(*arguments)
 
 
-def _fake(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
-          activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool, of_x: bool,
-          of_weight: bool, of_bias: bool, batch_invariant: bool) -> Found:
-    _check.gradients(x, dims, weight, bias, dy, dsum, gate, gate_place, of_bias and reads_bias(activation, gate_place, of_x))
+def _fake(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe,
+          mod_scale: Maybe, mod_shift: Maybe, eps: float, activation: int, scale: float, gate_place: int, gate_function: int,
+          plain_modulation: bool, layer: bool, weight_offset: bool, of_x: bool, of_weight: bool, of_bias: bool,
+          batch_invariant: bool) -> Found:
+    _check.gradients(x, dims, weight, bias, dy, dsum, gate, mod_scale, mod_shift, gate_place,
+                     of_bias and reads_bias(activation, gate_place, mod_scale, of_x))
     row = x.shape[-dims:]
     sums = [x.new_empty(0) if weight is None or not wanted else x.new_empty(row, dtype=weight.dtype)
             for wanted in (of_weight, of_bias)]
-    dgate = x.new_empty(x.shape, dtype=gate.dtype) if of_x and gate is not None else x.new_empty(0)
-    return x.new_empty(x.shape) if of_x else x.new_empty(0), sums[0], sums[1], dgate
+    dx, dgate, dmod_scale, dmod_shift = (
+        x.new_empty(0) if part is None or not of_x else x.new_empty(part.shape, dtype=part.dtype)
+        for part in (x, gate, mod_scale, mod_shift))
+    return dx, sums[0], sums[1], dgate, dmod_scale, dmod_shift
 
 
 library.impl("norm_backward", _elsewhere, "CompositeExplicitAutograd")

@@ -2,7 +2,9 @@
 """Launches through ctypes: the stream, its workspace, and the call of libnormjit."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import threading
 from typing import Any
 
@@ -45,11 +47,28 @@ def _lasting_zeros(size: int, stream: int | None) -> int:
     return memory.value
 
 
+@functools.lru_cache(maxsize=1024)
+def has_plan(text: str, device: torch.device, batch_invariant: bool) -> bool:
+    """Whether a plan of a device takes the spec of this text."""
+    try:
+        with _current(device):
+            _workspace_bytes(_library.parse_spec(text), device, _library.service(batch_invariant))
+    except _library.Error as error:
+        if error.status != _library.ILLEGAL_PLAN:
+            raise
+        return False
+    return True
+
+
+def _current(device: torch.device) -> Any:
+    """Makes a device the current one for as long as the context lasts."""
+    there = device.type != "cuda" or device.index == torch.cuda.current_device()
+    return contextlib.nullcontext() if there else torch.cuda.device(device)
+
+
 def launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device, batch_invariant: bool) -> None:
     """On the current stream of a device."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return _launch(spec, tensors, device, batch_invariant)
-    with torch.cuda.device(device):
+    with _current(device):
         return _launch(spec, tensors, device, batch_invariant)
 
 
@@ -57,15 +76,19 @@ def _launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device
     service, stream = _library.service(batch_invariant), None
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device).cuda_stream or None
+    needed, own = _workspace_bytes(spec, device, service), None
+    if needed:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # replays may run at once
+            own = torch.empty(needed, dtype=torch.uint8, device=device)
+            own[:_library.WORKSPACE_ZEROED].zero_()
+        tensors.workspace = _workspace(needed, device, stream) if own is None else own.data_ptr()
+    _call(device, "normjit_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
+
+
+def _workspace_bytes(spec: _library.Spec, device: torch.device, service: int) -> int:
     needed = ctypes.c_size_t()
     _call(device, "normjit_workspace_bytes", service, ctypes.byref(spec), ctypes.byref(needed))
-    own = None
-    if needed.value:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # replays may run at once
-            own = torch.empty(needed.value, dtype=torch.uint8, device=device)
-            own[:_library.WORKSPACE_ZEROED].zero_()
-        tensors.workspace = _workspace(needed.value, device, stream) if own is None else own.data_ptr()
-    _call(device, "normjit_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
+    return needed.value
 
 
 def _call(device: torch.device, *call: Any) -> None:

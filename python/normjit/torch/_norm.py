@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from normjit._gradients import read_bias
+from normjit._gradients import NO_GATE, is_apart, read_bias
 from normjit.torch import _gradients, _operator
 from normjit.torch._formula import formula
 from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
-from normjit.torch._problem import INPUTS, OUTPUTS, has_gradient_kernel, outline_of, problem_of, with_columns_last
+from normjit.torch._problem import INPUTS, OUTPUTS, Problem, has_gradient_kernel, outline_of, problem_of, with_columns_last
 
 # No argument has a default: PyTorch leaves those that are equal to it out of graphs and of what autograd sees.
 _ARGUMENTS = "(str spec, " + INPUT_ARGUMENTS + ", bool batch_invariant"
@@ -249,6 +249,10 @@ torch.library.register_fake("normjit::norm_outputs", _norm_outputs, lib=library)
 _PLACES = {name: at for at, name in enumerate(("x", *INPUTS))}
 
 
+_IN_FRONT = "x", "in_bias", "gate", "gate_table", "residual"
+_MODULATION = "mod_scale", "mod_scale_table", "mod_shift", "mod_shift_table"
+
+
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.spec = inputs[0]
     problem = problem_of(ctx.spec)
@@ -258,13 +262,16 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
     given = dict(zip(("x", *INPUTS), inputs[1:-1]))
     ctx.batch_invariant = inputs[-1]
-    residual, gate = given["residual"], given["gate"]
-    ctx.has_kernel = has_gradient_kernel(problem) and all(
-        part is None or part.shape == given["x"].shape for part in (residual, gate))
+    x, residual, gate, before = given["x"], given["residual"], given["gate"], problem.gates == "gate"
+    expanded = [part is not None and part.shape != x.shape for part in (residual, gate)]
+    ctx.apart = is_apart(problem.spec) or "sum" in problem.outputs and (expanded[0] or before and expanded[1])
+    ctx.has_kernel = has_gradient_kernel(problem) and (ctx.apart and before or not expanded[1])
     if ctx.has_kernel:
-        normalized = given["x"] if residual is None else output[problem.outputs.index("sum")]
-        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None, gate)
-        ctx.bias_shape = None if given["bias"] is None else given["bias"].shape
+        normalized = output[problem.outputs.index("sum")] if ctx.apart or residual is not None else x
+        in_front = [given[name] if ctx.apart and before else None for name in ("x", "in_bias", "gate_table")]  # of the gate
+        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None, gate,
+                              *[given[name] for name in _MODULATION], *in_front)
+        ctx.shapes = {name: None if part is None else part.shape for name, part in given.items()}
     else:
         ctx.save_for_backward(*inputs[1:-1])
 
@@ -279,27 +286,71 @@ def _backward_by_kernel(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -
     problem = problem_of(ctx.spec)
     of, wanted = dict(zip(problem.outputs, grads)), dict(zip(("x", *INPUTS), asked))
     dy, dsum = of["out"], of.get("sum")
-    normalized, weight, bias, gate = ctx.saved_tensors
+    normalized, weight, bias, gate, *rest = ctx.saved_tensors
+    of_scale, of_shift, in_front = rest[:2], rest[2:4], [None, *rest[4:]]
+    if in_front[1] is not None:
+        in_front[0], gate = gate, None
     found: dict[str, Maybe] = {}
-    if dy is None and problem.gates == "gate":  # dsum arrives at the product
+    dims = problem.row_dims(normalized)
+    row = normalized.shape[-dims:]
+    if dy is None and gate is not None and problem.gates == "gate":  # dsum arrives at the product
         dy = torch.zeros(normalized.shape, dtype=problem.output, device=normalized.device)
     if dy is None:
         dx = dsum
     else:
-        of_x = wanted["x"] or wanted["residual"] or wanted["gate"]
-        dx, dweight, dbias, dgate = _gradients.gradients(
-            normalized, problem.row_dims(normalized), weight, bias, dy, dsum, problem.epsilon, problem.activation,
-            problem.scale, layer=problem.layer, of_x=of_x, of_weight=wanted["weight"], of_bias=wanted["bias"], gate=gate,
-            gate_place=problem.spec.gate, gate_function=problem.gate_function, weight_offset=problem.weight_offset,
-            batch_invariant=ctx.batch_invariant)
+        of_x = any(wanted[name] for name in (*_IN_FRONT, *_MODULATION))
+        dx, dweight, dbias, dgate, *dmodulation = _gradients.gradients(
+            normalized, dims, weight, bias, dy, dsum, problem.epsilon, problem.activation, problem.scale,
+            layer=problem.layer, of_x=of_x, of_weight=wanted["weight"], of_bias=wanted["bias"], gate=gate,
+            mod_scale=_with_table(of_scale, row), mod_shift=_with_table(of_shift, row),
+            gate_place=NO_GATE if gate is None else problem.spec.gate,
+            gate_function=problem.gate_function, plain_modulation=problem.plain_modulation,
+            weight_offset=problem.weight_offset, batch_invariant=ctx.batch_invariant)
         found["gate"] = dgate
+        if of_x:
+            for names, pair, gradient in zip((_MODULATION[:2], _MODULATION[2:]), (of_scale, of_shift), dmodulation):
+                found.update(zip(names, _without_table(pair, gradient, row)))
         if wanted["weight"]:
             found["weight"] = dweight.reshape(weight.shape)
         if wanted["bias"]:
-            found["bias"] = dbias.reshape(ctx.bias_shape)
-    if dx is not None and (wanted["x"] or wanted["residual"]):
+            found["bias"] = dbias.reshape(ctx.shapes["bias"])
+    if dx is not None and ctx.apart and any(wanted[name] for name in _IN_FRONT):
+        for name, part in _apart(problem, dx, row, *in_front).items():
+            if wanted[name]:
+                part = part.sum_to_size(ctx.shapes[name] if problem.has_rows(name) else row)
+                found[name] = part.reshape(ctx.shapes[name]).to(problem.dtype_of(name))
+    elif dx is not None and (wanted["x"] or wanted["residual"]):
         found["x"], found["residual"] = dx.to(problem.input), dx.to(problem.residual)
     return [found.get(name) if asked else None for name, asked in wanted.items()]
+
+
+def _apart(problem: Problem, ds: Tensor, row: torch.Size, gate: Maybe, x: Maybe, in_bias: Maybe,
+           gate_table: Maybe) -> dict[str, Tensor]:
+    """From the gradient of (x + in_bias) * function(gate + gate_table) + residual those of its parts, each for each element.
+    x and the rest are None without a gate."""
+    ds = ds.to(problem.compute)
+    if gate is None or x is None:
+        return {"x": ds, "in_bias": ds, "residual": ds}
+    gate, x = gate.to(problem.compute), x.to(problem.compute)
+    factor, slope = _gradients.factor_of(gate if gate_table is None else gate + gate_table.reshape(row), problem.gate_function)
+    dgate = ds * (x if in_bias is None else x + in_bias.reshape(row)) * slope
+    return {"x": ds * factor, "in_bias": ds * factor, "gate": dgate, "gate_table": dgate, "residual": ds}
+
+
+def _with_table(pair: Sequence[Maybe], row: torch.Size) -> Maybe:
+    """The scale or shift of a modulation, with its table added in the type of the arithmetic."""
+    part, table = pair
+    if part is None or table is None:
+        return part
+    wide = torch.promote_types(torch.promote_types(part.dtype, table.dtype), torch.float32)
+    return part.to(wide) + table.to(wide).reshape(row)
+
+
+def _without_table(pair: Sequence[Maybe], gradient: Tensor, row: torch.Size) -> tuple[Maybe, Maybe]:
+    """The gradients of both, from that of what _with_table made of them."""
+    part, table = pair
+    return (None if part is None else gradient.sum_to_size(part.shape).to(part.dtype),
+            None if table is None else gradient.sum_to_size(row).reshape(table.shape).to(table.dtype))
 
 
 def _backward_by_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:

@@ -44,14 +44,17 @@ _LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
     INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, ", ".join(["Tensor?"] * len(OUTPUTS)))
 
 # x: what was normalized, or with a gate in front what it multiplies, over the last `dims` dimensions. bias has the type of
-# weight; with an activation or a gate behind it is read, without nothing depends on it. dy and dsum, the gradients that arrive
-# at the result and at a sum behind which the norm is, and the gate have the shape of x. of_x, of_weight, of_bias: which
-# gradients are asked for; dgate comes with dx. dx has the type of x, dgate that of the gate; dweight and dbias have that of
-# weight and the shape of a row. What is not asked for, or has nothing that it is the gradient of, has no elements.
-_GRADIENTS = ("(Tensor x, int dims, Tensor? weight, Tensor? bias, Tensor dy, Tensor? dsum, Tensor? gate, float eps, "
-              "int activation, float scale, int gate_place, int gate_function, bool layer, bool weight_offset, bool of_x, "
-              "bool of_weight, bool of_bias, bool batch_invariant) "
-              "-> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dgate)")
+# weight; with an activation, a modulation or a gate behind it is read, without nothing depends on it. dy and dsum, the gradients
+# that arrive at the result and at a sum behind which the norm is, and the gate have the shape of x. mod_scale and mod_shift, of
+# one type, expand to that, and exclude a gate; without plain_modulation 1 is added to mod_scale. of_x, of_weight, of_bias: which
+# gradients are asked for; dgate, dmod_scale and dmod_shift come with dx. Each of these has the type and shape of its input, for
+# modulations summed over what shares an element; dweight and dbias have the type of weight and the shape of a row. What is not
+# asked for, or has nothing that it is the gradient of, has no elements.
+_GRADIENTS = ("(Tensor x, int dims, Tensor? weight, Tensor? bias, Tensor dy, Tensor? dsum, Tensor? gate, Tensor? mod_scale, "
+              "Tensor? mod_shift, float eps, int activation, float scale, int gate_place, int gate_function, "
+              "bool plain_modulation, bool layer, bool weight_offset, bool of_x, bool of_weight, bool of_bias, "
+              "bool batch_invariant) -> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dgate, Tensor dmod_scale, "
+              "Tensor dmod_shift)")
 GRADIENT_SCHEMAS = {"norm_backward": _GRADIENTS, "norm_backward_by_pytorch": _GRADIENTS}
 
 # "CPU" in tests, whose libnormjit computes there.

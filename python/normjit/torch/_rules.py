@@ -64,7 +64,7 @@ def _backward_of(ctx: Any, grad: Tensor, asked: Sequence[bool]) -> tuple[Any, An
     of_x, of_weight, of_bias = asked
     # Under autocast the types of weight and bias may differ.
     factors = weight if ctx.bias_dtype is None else _in(weight, torch.promote_types(weight.dtype, ctx.bias_dtype))
-    dx, dweight, dbias, _ = _gradients.gradients(
+    dx, dweight, dbias, *_ = _gradients.gradients(
         x, dims, factors, None if bias is None else _in(bias, factors.dtype), grad, None, eps, activation, scale,
         layer=True, of_x=of_x, of_weight=of_weight, of_bias=of_bias)
     return (dx if of_x else None, _in(dweight, weight.dtype) if of_weight else None,

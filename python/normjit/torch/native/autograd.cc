@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
+#include <array>
 #include <initializer_list>
 #include <limits>
 
@@ -57,10 +58,10 @@ Tensor without_gradient(const Tensor& x, std::int64_t dims, const Optional& weig
 }
 
 auto gradients_by(const char* name) {
-  using Schema = std::tuple<Tensor, Tensor, Tensor, Tensor>(
+  using Schema = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
       const Tensor&, std::int64_t, const Optional&, const Optional&, const Tensor&, const Optional&,
-      const Optional&, double, std::int64_t, double, std::int64_t, std::int64_t, bool, bool, bool, bool, bool,
-      bool);
+      const Optional&, const Optional&, const Optional&, double, std::int64_t, double, std::int64_t,
+      std::int64_t, bool, bool, bool, bool, bool, bool, bool);
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
 }
 
@@ -69,20 +70,22 @@ struct Asked {
   bool of_x, of_weight, of_bias;
 };
 
-// dx, dweight and dbias, and nothing for a gate. By PyTorch where they have gradients of their own, or are of
-// several y at once. ../_gradients.py has the same.
-std::tuple<Tensor, Tensor, Tensor, Tensor> gradients(const Tensor& x, std::int64_t dims, const Tensor& weight,
-                                                     const Tensor& dy, double eps, const Asked& asked) {
+// dx, dweight and dbias. By PyTorch where they have gradients of their own, or are of several y at once.
+// ../_gradients.py has the same.
+std::array<Tensor, 3> gradients(const Tensor& x, std::int64_t dims, const Tensor& weight, const Tensor& dy,
+                                double eps, const Asked& asked) {
   static const auto kernel = gradients_by("normjit::norm_backward");
   static const auto by_pytorch = gradients_by("normjit::norm_backward_by_pytorch");
   const bool plain =
       !at::GradMode::is_enabled() && reaches_device({&x, &weight, &dy}, c10::autocast_dispatch_keyset);
   const Optional factors = weight.defined() ? Optional(weight) : Optional();
   const auto by = [&](const auto& operator_) {
-    return operator_.call(x, dims, factors, /*bias=*/std::nullopt, dy, /*dsum=*/std::nullopt,
-                          /*gate=*/std::nullopt, eps, kNoActivation, /*scale=*/1.0, kNoGate, kNoGateFunction,
-                          /*layer=*/true, /*weight_offset=*/false, asked.of_x, asked.of_weight, asked.of_bias,
-                          /*batch_invariant=*/false);
+    auto found = operator_.call(x, dims, factors, /*bias=*/std::nullopt, dy, /*dsum=*/std::nullopt,
+                                /*gate=*/std::nullopt, /*mod_scale=*/std::nullopt, /*mod_shift=*/std::nullopt,
+                                eps, kNoActivation, /*scale=*/1.0, kNoGate, kNoGateFunction,
+                                /*plain_modulation=*/false, /*layer=*/true, /*weight_offset=*/false,
+                                asked.of_x, asked.of_weight, asked.of_bias, /*batch_invariant=*/false);
+    return std::array{std::get<0>(found), std::get<1>(found), std::get<2>(found)};
   };
   if (!plain) return by(by_pytorch);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -114,9 +117,8 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
     // Under autocast the types of weight and bias may differ.
     Tensor factors = weight;
     if (of_bias) factors = in(weight, c10::promoteTypes(weight.scalar_type(), bias->second.toScalarType()));
-    auto [dx, dweight, dbias, dgate] =
-        gradients(x, ctx->saved_data["dims"].toInt(), factors, grads[0], ctx->saved_data["eps"].toDouble(),
-                  {of_x, of_weight, of_bias});
+    auto [dx, dweight, dbias] = gradients(x, ctx->saved_data["dims"].toInt(), factors, grads[0],
+                                          ctx->saved_data["eps"].toDouble(), {of_x, of_weight, of_bias});
     return {of_x ? dx : Tensor(), Tensor(), of_weight ? in(dweight, weight.scalar_type()) : Tensor(),
             of_bias ? in(dbias, bias->second.toScalarType()) : Tensor(), Tensor()};
   }

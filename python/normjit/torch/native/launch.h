@@ -108,6 +108,19 @@ inline std::optional<normjit_input_rows> rows_of(const Facts& f, const Facts& x,
   return normjit_input_rows{nullptr, levels[0].size, levels[1].stride, levels[0].stride};
 }
 
+// How many neighbouring rows share a row of a tensor that expands to x, whose dimensions from `outer` on are
+// a row: those of the last of the leading dimensions. None where others do, or columns.
+inline std::optional<std::int64_t> rows_that_share(const Facts& f, const Facts& x, std::int64_t outer) {
+  const std::int64_t missing = x.dims - f.dims;
+  std::int64_t shared = 1;
+  for (std::int64_t i = 0; i < x.dims; ++i) {
+    const std::int64_t size = i < missing ? 1 : f.sizes[i - missing];
+    if (size != x.sizes[i] ? i >= outer : i < outer && size != 1 && shared != 1) return {};
+    if (size != x.sizes[i]) shared *= x.sizes[i];
+  }
+  return shared;
+}
+
 inline bool is_contiguous(const Tensor& tensor) {
   bool contiguous = false;
   require(aoti_torch_is_contiguous(tensor.get(), &contiguous), "asking for a layout");
@@ -119,7 +132,7 @@ inline void launch(normjit_service* service, const normjit_spec& spec, normjit_t
                    const Facts& x) {
   void* const stream = current_stream(x.device);
   Tensor own;
-  if (const std::int64_t bytes = workspace_bytes(service, spec, x.device); bytes != 0) {
+  if (const std::int64_t bytes = workspace_bytes(service, spec, x.device); bytes > 0) {
     // A graph zeroes it before each replay of this node, since its pool lends the memory to others in
     // between.
     if (runs_with_others(stream)) own = workspace_of_launch(bytes, x, stream);

@@ -130,6 +130,27 @@ class Call {
     return rows.has_value();
   }
 
+  // Takes the scale or shift of a modulation, of which so many neighbouring rows share each row, as a copy
+  // where those cannot be read in place.
+  void take_modulation(std::size_t offset, const Tensor& tensor, std::int64_t shared) {
+    const Facts f = facts_of(tensor);
+    auto rows = rows_of(f, f, std::max<std::int64_t>(f.dims - (end_ - outer_), 0));
+    // Rows that have a gradient each must lie apart, and those that share one are one level of strides.
+    const bool in_place = rows && (shared == 1 ? rows->n == 1 || rows->inner != 0 : rows->n == 1);
+    if (!in_place) rows = normjit_input_rows{nullptr, 1, columns(), 0};
+    if (shared != 1) rows = normjit_input_rows{nullptr, shared, rows->outer, 0};
+    rows->pointer = in_place ? tensor.data() : kept(copy_of(tensor, f, f.dims, f.sizes));
+    put(offset, *rows);
+  }
+
+  // Makes its gradient.
+  Tensor make_gradient(std::size_t offset, const Tensor& modulation, std::int64_t shared) {
+    const Facts f = facts_of(modulation);
+    Tensor made = make(x_, f.dims, f.sizes, f.dtype);
+    put(offset, normjit_output_rows{made.data(), shared, columns(), shared == 1 ? columns() : 0});
+    return made;
+  }
+
   // Takes a tensor of one row.
   void take_columns(std::size_t offset, const Tensor& tensor) {
     if (is_contiguous(tensor)) return put(offset, tensor.data());
@@ -146,6 +167,9 @@ class Call {
 
   // Whether there is anything to launch.
   bool has_elements() const { return elements(x_, 0, x_.dims) != 0; }
+  bool has_plan(normjit_service* service) const {
+    return workspace_bytes(service, spec_, x_.device) != kNoPlan;
+  }
   void launch(normjit_service* service) { normjit_torch::launch(service, spec_, tensors_, x_); }
 
  private:
@@ -193,6 +217,8 @@ class Call {
     if (spec_.scale_layout == NORMJIT_SCALE_LAYOUT_ROWS) return sizes_with(shape[1]);
     return {shape, shape + (spec_.scale_layout == NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS ? 2 : rank)};
   }
+
+  std::int64_t columns() const { return elements(x_, outer_, end_); }
 
   template <class Member>  // a pointer, or rows that begin with one
   void put(std::size_t offset, const Member& member) {
@@ -343,14 +369,14 @@ void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
 struct GradientArguments {
   Tensor x;
   std::int64_t dims;
-  Tensor weight, bias, dy, dsum, gate;  // all but dy empty: none
+  Tensor weight, bias, dy, dsum, gate, mod_scale, mod_shift;  // all but dy empty: none
   double epsilon;
   std::int64_t activation;
   double scale;
   std::int64_t gate_place, gate_function;
-  bool layer, weight_offset, of_x, of_weight, of_bias, batch_invariant;
+  bool plain_modulation, layer, weight_offset, of_x, of_weight, of_bias, batch_invariant;
 };
-constexpr std::size_t kGradientArguments = 18, kGradientEpsilon = 7;
+constexpr std::size_t kGradientArguments = 21, kGradientEpsilon = 9, kGradients = 6;
 
 GradientArguments take_gradient_arguments(const StableIValue* stack) {
   return {Tensor(from_stable<AtenTensorHandle>(stack[0])),
@@ -360,17 +386,20 @@ GradientArguments take_gradient_arguments(const StableIValue* stack) {
           Tensor(from_stable<AtenTensorHandle>(stack[4])),
           Tensor(take_optional<AtenTensorHandle>(stack[5], nullptr)),
           Tensor(take_optional<AtenTensorHandle>(stack[6], nullptr)),
+          Tensor(take_optional<AtenTensorHandle>(stack[7], nullptr)),
+          Tensor(take_optional<AtenTensorHandle>(stack[8], nullptr)),
           from_stable<double>(stack[kGradientEpsilon]),
-          from_stable<std::int64_t>(stack[8]),
-          from_stable<double>(stack[9]),
           from_stable<std::int64_t>(stack[10]),
-          from_stable<std::int64_t>(stack[11]),
-          from_stable<bool>(stack[12]),
-          from_stable<bool>(stack[13]),
+          from_stable<double>(stack[11]),
+          from_stable<std::int64_t>(stack[12]),
+          from_stable<std::int64_t>(stack[13]),
           from_stable<bool>(stack[14]),
           from_stable<bool>(stack[15]),
           from_stable<bool>(stack[16]),
-          from_stable<bool>(stack[17])};
+          from_stable<bool>(stack[17]),
+          from_stable<bool>(stack[18]),
+          from_stable<bool>(stack[19]),
+          from_stable<bool>(stack[20])};
 }
 
 // Back to where an operator takes them.
@@ -378,15 +407,17 @@ std::array<StableIValue, kGradientArguments> stack_of(GradientArguments a) {
   const auto optional = [](Tensor& part) { return part ? to_optional(part.release()) : to_optional(); };
   return {to_stable(a.x.release()), to_stable(a.dims),          optional(a.weight),
           optional(a.bias),         to_stable(a.dy.release()),  optional(a.dsum),
-          optional(a.gate),         to_stable(a.epsilon),       to_stable(a.activation),
-          to_stable(a.scale),       to_stable(a.gate_place),    to_stable(a.gate_function),
+          optional(a.gate),         optional(a.mod_scale),      optional(a.mod_shift),
+          to_stable(a.epsilon),     to_stable(a.activation),    to_stable(a.scale),
+          to_stable(a.gate_place),  to_stable(a.gate_function), to_stable(a.plain_modulation),
           to_stable(a.layer),       to_stable(a.weight_offset), to_stable(a.of_x),
           to_stable(a.of_weight),   to_stable(a.of_bias),       to_stable(a.batch_invariant)};
 }
 
 // Whether gradients depend on the bias.
 bool reads_bias(const GradientArguments& a) {
-  return a.activation != NORMJIT_NO_ACTIVATION || (a.gate_place == NORMJIT_GATE_AFTER && a.of_x);
+  return a.activation != NORMJIT_NO_ACTIVATION ||
+         ((a.gate_place == NORMJIT_GATE_AFTER || a.mod_scale) && a.of_x);
 }
 
 // ../_check.py asks the same.
@@ -396,28 +427,34 @@ void check_gradients(const GradientArguments& a) {
     fail("normjit::norm_backward: dims must be 1 to " + std::to_string(x.dims));
   if (!a.bias && a.of_bias && reads_bias(a))
     fail(
-        "normjit::norm_backward: bias must be given, since with an activation or a gate behind it gradients "
-        "depend on it");
+        "normjit::norm_backward: bias must be given, since with an activation, a modulation or a gate behind "
+        "it gradients depend on it");
   if (a.gate_place < NORMJIT_NO_GATE || a.gate_place > NORMJIT_GATE_AFTER ||
       static_cast<bool>(a.gate) != (a.gate_place != NORMJIT_NO_GATE))
     fail("normjit::norm_backward: gate_place must be that of a gate, and 1 without one");
   const std::int64_t* const row = x.sizes + x.dims - a.dims;
   const std::int64_t columns = elements(x, x.dims - a.dims, x.dims);
-  const auto check = [&](const char* name, const Tensor& part, bool is_row, bool may_be = true) {
+  const auto as_row = [&](const Facts& f) { return has_shape(f, row, a.dims) || has_shape(f, &columns, 1); };
+  const auto as_x = [&](const Facts& f) { return has_shape(f, x.sizes, x.dims); };
+  const auto to_x = [&](const Facts& f) { return expands_to(f, x); };
+  const auto check = [&](const char* name, const Tensor& part, const auto& fits, bool may_be = true) {
     if (!part) return;
     const Facts f = facts_of(part);
-    const bool fits =
-        is_row ? has_shape(f, row, a.dims) || has_shape(f, &columns, 1) : has_shape(f, x.sizes, x.dims);
-    if (!may_be || !fits || type_of(f.dtype).code == 0 || f.device_type != x.device_type ||
+    if (!may_be || !fits(f) || type_of(f.dtype).code == 0 || f.device_type != x.device_type ||
         f.device != x.device)
       fail(std::string("normjit::norm_backward: ") + name + " does not fit");
   };
-  check("x", a.x, false);
-  check("dy", a.dy, false);
-  check("dsum", a.dsum, false);
-  check("gate", a.gate, false);
-  check("weight", a.weight, true);
-  check("bias", a.bias, true, a.weight && (!a.bias || facts_of(a.weight).dtype == facts_of(a.bias).dtype));
+  const auto same_type = [](const Tensor& one, const Tensor& other) {
+    return one && (!other || facts_of(one).dtype == facts_of(other).dtype);
+  };
+  check("x", a.x, as_x);
+  check("dy", a.dy, as_x);
+  check("dsum", a.dsum, as_x);
+  check("gate", a.gate, as_x);
+  check("mod_scale", a.mod_scale, to_x, !a.gate);
+  check("mod_shift", a.mod_shift, to_x, same_type(a.mod_scale, a.mod_shift));
+  check("weight", a.weight, as_row);
+  check("bias", a.bias, as_row, same_type(a.weight, a.bias));
 }
 
 // Which gradients are written; 0: none.
@@ -453,6 +490,11 @@ normjit_spec spec_of(const GradientArguments& a) {
     spec.gate_function = static_cast<std::int32_t>(a.gate_function);
     spec.modulation_type = type_of(facts_of(a.gate).dtype).code;
   }
+  if (a.mod_scale) {
+    spec.modulation = a.mod_shift ? NORMJIT_MOD_SCALE_SHIFT : NORMJIT_MOD_SCALE;
+    spec.plain_modulation = a.plain_modulation;
+    spec.modulation_type = type_of(facts_of(a.mod_scale).dtype).code;
+  }
   spec.need = need_of(a);
   if (a.weight) {
     spec.affine = a.of_bias || (a.bias && reads_bias(a)) ? NORMJIT_WEIGHT_BIAS : NORMJIT_WEIGHT;
@@ -462,21 +504,29 @@ normjit_spec spec_of(const GradientArguments& a) {
   return spec;
 }
 
-struct Gradients {
-  Tensor dx, dweight, dbias, dgate;
-};
+// As in the schema.
+enum Gradient { kDx, kDweight, kDbias, kDgate, kDscale, kDshift };
+using Gradients = std::array<Tensor, kGradients>;
 
 // Launches the kernel; whether there is one.
-bool launch_gradients(Call& call, bool batch_invariant) {
+bool launch_gradients(Call& call, normjit_service* service) {
   try {
-    call.launch(batch_invariant ? normjit.invariant_service() : normjit.service);
+    call.launch(service);
     return true;
   } catch (const Refused& why) {
-    if (why.status != NORMJIT_NO_COMPILER && why.status != NORMJIT_NOT_CACHED &&
-        why.status != NORMJIT_NOT_READY)
+    if (why.status != NORMJIT_ILLEGAL_PLAN && why.status != NORMJIT_NO_COMPILER &&
+        why.status != NORMJIT_NOT_CACHED && why.status != NORMJIT_NOT_READY)
       throw;
     return false;
   }
+}
+
+// How many rows share a row of the modulation, 1 without one. None where those of scale and shift differ.
+std::optional<std::int64_t> rows_that_share(const GradientArguments& a, const Facts& x, std::int64_t outer) {
+  if (!a.mod_scale) return 1;
+  const auto scale = rows_that_share(facts_of(a.mod_scale), x, outer);
+  if (a.mod_shift && scale != rows_that_share(facts_of(a.mod_shift), x, outer)) return {};
+  return scale;
 }
 
 // None where there is no kernel.
@@ -488,30 +538,42 @@ std::optional<Gradients> gradients(const GradientArguments& a) {
   spec.columns = elements(x, outer, x.dims);
 
   Call call(x, {outer, x.dims}, spec);
+  const bool launches = call.has_elements() && spec.need != 0;
+  normjit_service* const service = a.batch_invariant ? normjit.invariant_service() : normjit.service;
+  const std::optional<std::int64_t> shared = launches ? rows_that_share(a, x, outer) : 1;
+  if (!shared || (launches && !call.has_plan(service))) return {};
   call.take_rows(offsetof(normjit_tensors, x), a.x, x, x);
   call.take_rows(offsetof(normjit_tensors, dy), a.dy, facts_of(a.dy), x);
   if (spec.dsum != 0) call.take_rows(offsetof(normjit_tensors, dsum), a.dsum, facts_of(a.dsum), x);
   if (a.gate) call.take_rows(offsetof(normjit_tensors, gate), a.gate, facts_of(a.gate), x);
   Gradients made;
-  if (a.of_x) made.dx = call.make_output(offsetof(normjit_tensors, dx), kMatrix, x.dtype);
+  if (a.of_x) made[kDx] = call.make_output(offsetof(normjit_tensors, dx), kMatrix, x.dtype);
   if (a.of_x && a.gate)
-    made.dgate = call.make_output(offsetof(normjit_tensors, dgate), kMatrix, facts_of(a.gate).dtype);
+    made[kDgate] = call.make_output(offsetof(normjit_tensors, dgate), kMatrix, facts_of(a.gate).dtype);
+  if (launches && a.mod_scale)
+    call.take_modulation(offsetof(normjit_tensors, mod_scale), a.mod_scale, *shared);
+  if (launches && a.mod_shift && a.activation != NORMJIT_NO_ACTIVATION)
+    call.take_modulation(offsetof(normjit_tensors, mod_shift), a.mod_shift, *shared);
+  if (a.of_x && a.mod_scale)
+    made[kDscale] = call.make_gradient(offsetof(normjit_tensors, dmod_scale), a.mod_scale, *shared);
+  if (a.of_x && a.mod_shift)
+    made[kDshift] = call.make_gradient(offsetof(normjit_tensors, dmod_shift), a.mod_shift, *shared);
   if (a.weight) {
     call.take_columns(offsetof(normjit_tensors, weight), a.weight);
     const std::int32_t dtype = facts_of(a.weight).dtype;
-    if (a.of_weight) made.dweight = call.make_output(offsetof(normjit_tensors, dweight), kColumns, dtype);
-    if (a.of_bias) made.dbias = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
+    if (a.of_weight) made[kDweight] = call.make_output(offsetof(normjit_tensors, dweight), kColumns, dtype);
+    if (a.of_bias) made[kDbias] = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
     if (a.bias && reads_bias(a)) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
   }
-  if (call.has_elements() && spec.need != 0) {
-    if (!launch_gradients(call, a.batch_invariant)) return {};
+  if (launches) {
+    if (!launch_gradients(call, service)) return {};
   } else {
-    for (const Tensor* sum : {&made.dweight, &made.dbias})
-      if (*sum) require(aoti_torch_zero_(sum->get()), "zeroing a gradient");
+    for (const Gradient sum : {kDweight, kDbias, kDscale, kDshift})
+      if (made[sum]) require(aoti_torch_zero_(made[sum].get()), "zeroing a gradient");
   }
-  for (Tensor* part : {&made.dx, &made.dweight, &made.dbias, &made.dgate}) {
+  for (Tensor& part : made) {
     constexpr std::int64_t kNone = 0;
-    if (!*part) *part = make(x, 1, &kNone, x.dtype);
+    if (!part) part = make(x, 1, &kNone, x.dtype);
   }
   return made;
 }
@@ -525,13 +587,10 @@ void boxed_norm_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   if (!made) {
     auto again = stack_of(std::move(arguments));
     by_pytorch(kOtherwise, again.data());
-    std::copy_n(again.begin(), 4, stack);
+    std::copy_n(again.begin(), kGradients, stack);
     return;
   }
-  stack[0] = to_stable(made->dx.release());
-  stack[1] = to_stable(made->dweight.release());
-  stack[2] = to_stable(made->dbias.release());
-  stack[3] = to_stable(made->dgate.release());
+  std::transform(made->begin(), made->end(), stack, [](Tensor& part) { return to_stable(part.release()); });
 }
 
 }  // namespace
