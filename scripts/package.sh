@@ -98,9 +98,8 @@ make_debian() {
   fi
   if [[ $chroot == yes ]]; then install_packages chroot; else install_packages tool debian; fi
 
-  mkdir -p "$work/normjit/out" "$work/normjit/cuda/include" "$work/normjit/cuda/lib64"
-  cp "$cuda_include/cuda.h" "$nvrtc_include/nvrtc.h" "$work/normjit/cuda/include"
-  cp -L "$nvrtc_library" "${nvrtc_library%/*}"/libnvrtc-builtins.so.* "$work/normjit/cuda/lib64"
+  mkdir -p "$work/normjit/out"
+  gather_cuda "$work/normjit/cuda"
   tarball "$work/normjit/normjit_$version.orig.tar.xz"
   tar -C "$work/normjit" -xf "$work/normjit/normjit_$version.orig.tar.xz"
   cp -r "$tree/packaging/debian" "$tree/debian"
