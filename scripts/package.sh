@@ -75,12 +75,12 @@ can_chroot() {
 # in_chroot SCRIPT PACKAGE...: runs /normjit/SCRIPT in a new system that has the packages, with $work/normjit as /normjit,
 # which comes back with what was added to its folder out/.
 in_chroot() {
-  local script=$1 include
+  local script=$1 include=()
   shift
-  include=$(IFS=,; echo "$*")
+  (( $# == 0 )) || include=("--include=$(IFS=,; echo "$*")")
   # No index of manual pages, which takes longer than all the rest; and nothing here must outlive a loss of power.
   # shellcheck disable=SC2016
-  mmdebstrap --quiet --variant=buildd --include="$include" --format=null --dpkgopt=force-unsafe-io \
+  mmdebstrap --quiet --variant=buildd "${include[@]}" --format=null --dpkgopt=force-unsafe-io \
     --essential-hook='echo man-db man-db/auto-update boolean false | chroot "$1" debconf-set-selections' \
     --customize-hook="copy-in $work/normjit /" \
     --customize-hook="chroot \"\$1\" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 sh /normjit/$script" \
