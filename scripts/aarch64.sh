@@ -29,6 +29,7 @@ fetch_libraries() {
   local packages=(libbenchmark-dev libc6-dev libcli11-dev libcurl4-openssl-dev libgmock-dev libgtest-dev libhiredis-dev libsodium23
     libspdlog-dev libstdc++-12-dev libxxhash-dev nlohmann-json3-dev python3) IFS=,
   rm -rf "$sysroot.part"
+  mkdir -p "${sysroot%/*}"
   quietly mmdebstrap --variant=extract --arch=arm64 "--include=${packages[*]}" bookworm "$sysroot.part"
   mv "$sysroot.part" "$sysroot"
 }

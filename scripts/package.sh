@@ -75,12 +75,12 @@ can_chroot() {
 # in_chroot SCRIPT PACKAGE...: runs /normjit/SCRIPT in a new system that has the packages, with $work/normjit as /normjit,
 # which comes back with what was added to its folder out/.
 in_chroot() {
-  local script=$1 include
+  local script=$1 include=()
   shift
-  include=$(IFS=,; echo "$*")
+  (( $# == 0 )) || include=("--include=$(IFS=,; echo "$*")")
   # No index of manual pages, which takes longer than all the rest; and nothing here must outlive a loss of power.
   # shellcheck disable=SC2016
-  mmdebstrap --quiet --variant=buildd --include="$include" --format=null --dpkgopt=force-unsafe-io \
+  mmdebstrap --quiet --variant=buildd "${include[@]}" --format=null --dpkgopt=force-unsafe-io \
     --essential-hook='echo man-db man-db/auto-update boolean false | chroot "$1" debconf-set-selections' \
     --customize-hook="copy-in $work/normjit /" \
     --customize-hook="chroot \"\$1\" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 sh /normjit/$script" \
@@ -98,9 +98,8 @@ make_debian() {
   fi
   if [[ $chroot == yes ]]; then install_packages chroot; else install_packages tool debian; fi
 
-  mkdir -p "$work/normjit/out" "$work/normjit/cuda/include" "$work/normjit/cuda/lib64"
-  cp "$cuda_include/cuda.h" "$nvrtc_include/nvrtc.h" "$work/normjit/cuda/include"
-  cp -L "$nvrtc_library" "${nvrtc_library%/*}"/libnvrtc-builtins.so.* "$work/normjit/cuda/lib64"
+  mkdir -p "$work/normjit/out"
+  gather_cuda "$work/normjit/cuda"
   tarball "$work/normjit/normjit_$version.orig.tar.xz"
   tar -C "$work/normjit" -xf "$work/normjit/normjit_$version.orig.tar.xz"
   cp -r "$tree/packaging/debian" "$tree/debian"

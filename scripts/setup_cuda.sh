@@ -98,3 +98,11 @@ install_wheels() {
       "Run this again, or install a CUDA toolkit of version 12.0 to $major.x and name its folder in CUDA_HOME."
   fi
 }
+
+# Makes this folder one that CUDA_HOME may name, with the headers and NVRTC that were found: wheels have them in several folders.
+gather_cuda() {
+  local home=$1
+  mkdir -p "$home/include" "$home/lib64"
+  cp "$cuda_include/cuda.h" "$nvrtc_include/nvrtc.h" "$home/include"
+  cp -L "$nvrtc_library" "${nvrtc_library%/*}"/libnvrtc-builtins.so.* "$home/lib64"
+}

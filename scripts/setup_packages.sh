@@ -27,8 +27,8 @@ have_library() { have_package "$1" || preprocesses "#include <$2>"; }
 # A library that is opened at run time, by the name that the loader knows.
 have_soname() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *[[:space:]]"$1 "* ]]; }
 
-# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, fleet, wheels, chroot,
-# debian, cross.
+# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, fleet, wheels, release,
+# chroot, debian, cross.
 missing_packages() {
   local set
   for set in "$@"; do
@@ -59,6 +59,7 @@ missing_packages() {
         have_library libcurl4-openssl-dev curl/curl.h || echo libcurl4-openssl-dev
         have_library libsodium-dev sodium.h || echo libsodium-dev
         ;;
+      release) have_program minisign || echo minisign ;;
       chroot) have_program mmdebstrap || echo mmdebstrap ;;
       debian)  # to build the packages without a chroot
         have_program dh || echo debhelper

@@ -93,6 +93,7 @@ run_tests() {
 
 packages=(tool tests)
 [[ " ${tests[*]} " != *' fleet '* ]] || packages+=(fleet)
+[[ " ${releases[*]} " != *' release '* ]] || packages+=(release)
 
 step "Setting up this machine"
 set_up "${packages[@]}"
@@ -141,13 +142,14 @@ if (( ${#tests[@]} > 0 )); then
   run_tests "$root/build" "${tests[@]}"
 fi
 
+[[ " ${releases[*]} " != *' reproducible '* && " ${releases[*]} " != *' conan '* ]] || gather_cuda "$cache/cuda"
 for label in "${releases[@]}"; do
   step "Making packages: $label"
   case $label in
     debian) "$here/package.sh" debian "$cache/debian" ;;
     release) build "$root/build" normjit_tool && "$root/tests/package/release_test.sh" "$root/build/normjit" ;;
-    reproducible) "$root/tests/package/reproducible_test.sh" "$cuda_include" "$nvrtc_include" ;;
+    reproducible) CUDA_HOME=$cache/cuda "$root/tests/package/reproducible_test.sh" ;;
     aarch64) "$here/aarch64.sh" ;;
-    conan) CUDA_HOME=${cuda_include%/include} "$root/tests/package/conan_test.sh" ;;
+    conan) CUDA_HOME=$cache/cuda "$root/tests/package/conan_test.sh" ;;
   esac
 done

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# reproducible_test.sh CUDA_INCLUDE NVRTC_INCLUDE: what is installed, with its debug information, and the wheel are the same,
-# byte for byte, when they are built twice: at other times, in folders of other names, in another time zone and language.
+# reproducible_test.sh: what is installed, with its debug information, and the wheel are the same, byte for byte, when they are
+# built twice: at other times, in folders of other names, in another time zone and language. CUDA_HOME: the headers and NVRTC.
 set -euo pipefail
-cuda=$1 nvrtc=$2
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,8 +18,7 @@ build() {
   tar -C "$folder" -xf "$work/source.tar"
   export CXX=${CXX:-c++} CXXFLAGS="-g1 -ffile-prefix-map=$folder=." CCACHE_DIR=$folder/ccache CCACHE_NOHASHDIR=1
   if command -v ccache > /dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-  cmake -S "$folder/normjit" -B "$folder/build" -DNORMJIT_CUDA_INCLUDE="$cuda" -DNORMJIT_NVRTC_INCLUDE="$nvrtc" \
-    -DCMAKE_BUILD_TYPE=Release -DNORMJIT_BUILD_TOOL=OFF -DNORMJIT_BUILD_TESTS=OFF
+  cmake -S "$folder/normjit" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DNORMJIT_BUILD_TOOL=OFF -DNORMJIT_BUILD_TESTS=OFF
   cmake --build "$folder/build" --parallel "$(nproc)" --target normjit_installable
   cmake --install "$folder/build" --prefix "$folder/prefix"
   cp -p "$folder/build/generic.njp" "$wheel"
