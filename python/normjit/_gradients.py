@@ -63,8 +63,8 @@ def read_shift(spec: _library.Spec) -> bool:
 
 
 def text_of(spec: _library.Spec, of_x: bool, of_weight: bool, of_bias: bool, dsum: bool) -> str:
-    """The backward spec of a norm without a gate or a modulation for which have_kernel() is true; of_x and the like: which gradients are asked
-    for, dsum: whether one arrives at the written sum."""
+    """The backward spec of a norm without a gate or a modulation for which have_kernel() is true; of_x and the like: which
+    gradients are asked for, dsum: whether one arrives at the written sum."""
     affine = spec.affine if spec.affine != _WEIGHT_BIAS or of_bias or read_bias(spec) else _library.AFFINES["w"]
     added = spec.residual != _library.RESIDUALS["none"]
     return _library.spec_text(_library.Spec(
