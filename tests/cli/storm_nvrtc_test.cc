@@ -15,12 +15,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kProcesses = 16;
-constexpr int kKernels = 40;
+constexpr int kSpecs = 30;
 
-// So many kernels, which compile fast: rows of one element have two plans.
+// Each has a kernel or several, which compile fast.
 std::vector<std::string> storm_specs() {
   std::vector<std::string> specs;
-  for (int i = 0; i < kKernels / 2; ++i)
+  for (int i = 0; i < kSpecs; ++i)
     specs.push_back("layernorm/cols=1/f32/eps=" + std::to_string(i + 1) + "e-05");
   return specs;
 }
@@ -41,17 +41,19 @@ TEST(PrebuildStorm, CompilesEachKernelOnce) {
     });
   for (std::thread& thread : threads) thread.join();
 
-  int compiled = 0, busy = 0;
+  int kernels = 0, compiled = 0, busy = 0;
   for (const ToolRun& run : runs) {
     ASSERT_EQ(run.status, 0) << run.err;
     const Json report = Json::parse(run.out);
-    EXPECT_EQ(report.at("requested"), kKernels);
+    if (kernels == 0) kernels = report.at("requested").get<int>();
+    EXPECT_EQ(report.at("requested"), kernels);
     EXPECT_EQ(report.at("failed"), 0);
     EXPECT_EQ(report.at("unstored"), 0);
     compiled += report.at("compiled").get<int>();
     busy += report.at("compiled") > 0;
   }
-  EXPECT_EQ(compiled, kKernels);
+  EXPECT_GE(kernels, kSpecs);
+  EXPECT_EQ(compiled, kernels);
   RecordProperty("processes_that_compiled", busy);
 }
 

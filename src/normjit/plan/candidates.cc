@@ -194,7 +194,8 @@ class Enumeration {
       return kNone;
     if (use_.device.arch == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1;
-      const int doubt = spec.activation == Activation::none ? kDoubt : kDoubt / 2;
+      const bool long_chunks = plan.strategy == Strategy::split_row && has_long_code(spec);
+      const int doubt = long_chunks ? 0 : spec.activation == Activation::none ? kDoubt : kDoubt / 2;
       return std::max(needed - (doubtful ? doubt : 0), held + kWorkingRegisters);
     }
     if (rows && registers_of_fusion(plan, spec) == 0 &&
@@ -213,7 +214,10 @@ class Enumeration {
     const DeviceProfile& device = use_.device;
     plan.blocks_per_sm = 1;
     if (!is_legal(plan, use_.spec, device)) return;
-    if (plan.strategy == Strategy::persistent_row) return take(plan);
+    if (plan.strategy == Strategy::persistent_row) {
+      if (!spills_in_ring(use_.spec, device.arch)) take(plan);
+      return;
+    }
     const int needed = needed_registers(plan, use_.spec, device.arch);
     const int least = least_registers(plan, needed);
     const auto room = static_cast<int>(device.shared_per_sm / all_shared_bytes(plan, use_.spec));
