@@ -100,7 +100,7 @@ constexpr Strategy kStrategies[] = {Strategy::warp_rows, Strategy::staged_rows, 
 // hardware can copy into it by itself, and some f64 rows not even there.
 bool is_possible(Strategy strategy, const NormSpec& spec, const DeviceProfile& device) {
   return strategy != Strategy::persistent_row ||
-         (device.arch.number >= 90 && compute_type(spec) == DType::f32);
+         (device.arch.number >= 90 && compute_type(spec) == DType::f32 && !spills_in_ring(spec, device.arch));
 }
 
 // The best plans of a strategy that the model prefers for no length; others may be tuned to.
