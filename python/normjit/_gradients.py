@@ -9,7 +9,7 @@ from normjit import _library
 UNAVAILABLE = (_library.ILLEGAL_PLAN, _library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 _TYPES = frozenset(_library.DTYPES[name] for name in ("f16", "bf16", "f32", "f64"))
 _NO_ACTIVATION, _NO_AFFINE, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["none"], _library.AFFINES["wb"]
-NO_MODULATION, _SCALE_SHIFT = _library.MODULATIONS["none"], _library.MODULATIONS["mod"]
+NO_MODULATION, SCALE_SHIFT = _library.MODULATIONS["none"], _library.MODULATIONS["mod"]
 NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "gate", "gateafter"))
 
 
@@ -59,7 +59,7 @@ def read_bias(spec: _library.Spec) -> bool:
 
 def read_shift(spec: _library.Spec) -> bool:
     """Likewise on the shift of a modulation, of a backward spec."""
-    return bool(spec.modulation == _SCALE_SHIFT and spec.activation != _NO_ACTIVATION)
+    return bool(spec.modulation == SCALE_SHIFT and spec.activation != _NO_ACTIVATION)
 
 
 def text_of(spec: _library.Spec, of_x: bool, of_weight: bool, of_bias: bool, dsum: bool) -> str:

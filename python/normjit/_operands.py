@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 from normjit import _gradients, _library
+from normjit._gradients import NO_GATE, NO_MODULATION, SCALE_SHIFT
 
 # How many elements an operand has.
 MATRIX, PAIRS, COLUMNS, AFFINE, ROWS, ONE, BLOCKS = ("a row for each of x", "likewise, of pairs of columns", "one row", "either",
@@ -28,23 +29,21 @@ class Operand(NamedTuple):
 
 
 _LAYER, _NO_AFFINE, _WEIGHT_BIAS = _library.NORMS["layernorm"], _library.AFFINES["none"], _library.AFFINES["wb"]
-_NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.GATES["none"],
-                                          _library.MODULATIONS["none"])
-_SCALE_SHIFT = _library.MODULATIONS["mod"]
+_NO_RESIDUAL = _library.RESIDUALS["none"]
 _BY_TENSOR, _BY_ROW = _library.QUANTIZATIONS["tensor"], _library.QUANTIZATIONS["row"]
 _SCALES_IN_E4M3, _NO_ALSO = _library.SCALE_FORMATS["e4m3"], _library.ALSOS["none"]
 OPERANDS = (  # x, inputs, outputs
     Operand("x", MATRIX, "input", lambda spec: True),
     Operand("in_bias", COLUMNS, "weight", lambda spec: spec.in_bias),
-    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE),
-    Operand("gate_table", COLUMNS, "weight", lambda spec: spec.gate != _NO_GATE and spec.gate_table),
+    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != NO_GATE),
+    Operand("gate_table", COLUMNS, "weight", lambda spec: spec.gate != NO_GATE and spec.gate_table),
     Operand("residual", MATRIX, "residual", lambda spec: spec.residual != _NO_RESIDUAL),
     Operand("weight", AFFINE, "weight", lambda spec: spec.affine != _NO_AFFINE),
     Operand("bias", AFFINE, "weight", lambda spec: spec.affine == _WEIGHT_BIAS),
-    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION),
-    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != _NO_MODULATION and spec.modulation_table),
-    Operand("mod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT),
-    Operand("mod_shift_table", COLUMNS, "weight", lambda spec: spec.modulation == _SCALE_SHIFT and spec.modulation_table),
+    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != NO_MODULATION),
+    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != NO_MODULATION and spec.modulation_table),
+    Operand("mod_shift", MATRIX, "modulated", lambda spec: spec.modulation == SCALE_SHIFT),
+    Operand("mod_shift_table", COLUMNS, "weight", lambda spec: spec.modulation == SCALE_SHIFT and spec.modulation_table),
     Operand("tensor_scale", ONE, "single", lambda spec: spec.quantization == _BY_TENSOR),
     Operand("upper_bound", ONE, "single", lambda spec: spec.upper_bound),
     Operand("global_scale", ONE, "single", lambda spec: spec.scale_format == _SCALES_IN_E4M3),
@@ -59,11 +58,11 @@ OPERANDS = (  # x, inputs, outputs
 )
 GRADIENT_OPERANDS = (  # of a backward spec
     Operand("x", MATRIX, "input", lambda spec: True),
-    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE),
+    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != NO_GATE),
     Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _NO_AFFINE),
     Operand("bias", COLUMNS, "weight", _gradients.read_bias),
-    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION),
-    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != _NO_MODULATION and spec.modulation_table),
+    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != NO_MODULATION),
+    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != NO_MODULATION and spec.modulation_table),
     Operand("mod_shift", MATRIX, "modulated", _gradients.read_shift),
     Operand("mod_shift_table", COLUMNS, "weight", lambda spec: _gradients.read_shift(spec) and spec.modulation_table),
     Operand("dy", MATRIX, "output", lambda spec: True),
@@ -71,11 +70,11 @@ GRADIENT_OPERANDS = (  # of a backward spec
     Operand("dx", MATRIX, "input", lambda spec: _gradients.needed_by(spec)[0], output=True),
     Operand("dweight", COLUMNS, "gradient", lambda spec: _gradients.needed_by(spec)[1], output=True),
     Operand("dbias", COLUMNS, "gradient", lambda spec: _gradients.needed_by(spec)[2], output=True),
-    Operand("dgate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE and _gradients.needed_by(spec)[0], output=True),
+    Operand("dgate", MATRIX, "modulated", lambda spec: spec.gate != NO_GATE and _gradients.needed_by(spec)[0], output=True),
     # Of rows that share a row of scale and shift: a row that these rows share.
-    Operand("dmod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION and _gradients.needed_by(spec)[0],
+    Operand("dmod_scale", MATRIX, "modulated", lambda spec: spec.modulation != NO_MODULATION and _gradients.needed_by(spec)[0],
             output=True),
-    Operand("dmod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT and _gradients.needed_by(spec)[0],
+    Operand("dmod_shift", MATRIX, "modulated", lambda spec: spec.modulation == SCALE_SHIFT and _gradients.needed_by(spec)[0],
             output=True),
 )
 

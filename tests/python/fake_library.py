@@ -7,8 +7,8 @@ import os
 from normjit import _build
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-_SOURCES = ("spec/spec.cc", "spec/spec_text.cc", "base/result.cc", "c_api/call.cc", "service/packed_tensors.cc", "../verify/element.cc",
-            "../verify/reference.cc", "../verify/gradients.cc", "../verify/problem.cc")
+_SOURCES = ("spec/spec.cc", "spec/spec_text.cc", "base/result.cc", "c_api/call.cc", "service/packed_tensors.cc",
+            "../verify/element.cc", "../verify/reference.cc", "../verify/gradients.cc", "../verify/problem.cc")
 
 
 def build():
@@ -17,4 +17,5 @@ def build():
     headers = sorted(glob.glob(os.path.join(root, "normjit", "**", "*.h"), recursive=True))
     headers += [os.path.join(root, "verify", name) for name in ("element.h", "gradients.h", "problem.h", "reference.h")]
     sources = [os.path.join(HERE, "fake_normjit.cc")] + [os.path.join(root, "normjit", name) for name in _SOURCES]
-    return _build.build("fake_normjit", [*headers, *sources], [root, os.path.join(root, "..", "templates")], ["-std=c++20", '-DNORMJIT_VERSION="0.0.0"'])
+    return _build.build("fake_normjit", [*headers, *sources], [root, os.path.join(root, "..", "templates")],
+                        ["-std=c++20", '-DNORMJIT_VERSION="0.0.0"'])

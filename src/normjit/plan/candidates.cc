@@ -214,10 +214,7 @@ class Enumeration {
     const DeviceProfile& device = use_.device;
     plan.blocks_per_sm = 1;
     if (!is_legal(plan, use_.spec, device)) return;
-    if (plan.strategy == Strategy::persistent_row) {
-      if (!spills_in_ring(use_.spec, device.arch)) take(plan);
-      return;
-    }
+    if (plan.strategy == Strategy::persistent_row) return take(plan);
     const int needed = needed_registers(plan, use_.spec, device.arch);
     const int least = least_registers(plan, needed);
     const auto room = static_cast<int>(device.shared_per_sm / all_shared_bytes(plan, use_.spec));
@@ -341,6 +338,7 @@ class Enumeration {
     // with scale and shift of each row, need more than threads then have.
     const int parameters = static_cast<int>(spec.affine) + row_parameters(spec);
     if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > 3)) return;
+    if (spills_in_ring(spec, use_.device.arch)) return;
     const auto add_with_ring = [&] {
       plan.stages =
           static_cast<int>(use_.device.shared_per_block / (columns_per_block(plan) * size_of(spec.input)));
