@@ -74,6 +74,8 @@ void add(const GradientValue& one, GradientValue& to) noexcept {
 
 // How much the slope of an activation changes with its argument, at most: 0.8 of gelu.
 constexpr double kMostBend = 1;
+// Beyond this argument, on either side, the slope of every activation is 0 or 1 to the last bit of a double.
+constexpr double kFlat = 40;
 // How far the argument of the activation may be off, relative to its terms; and the mean, relative to itself.
 double share_of_rounding(const NormSpec& spec) { return compute_type(spec) == DType::f64 ? 1e-12 : 1e-5; }
 double share_of_mean(const NormSpec& spec) { return compute_type(spec) == DType::f64 ? 4e-16 : 2e-7; }
@@ -128,12 +130,17 @@ struct Terms {
       term.bend_of_d = term.jump_of_d = 0;
       const double terms =
           term.size_of_affine * size_of_factor + std::fabs(mod_shift[i]) + std::fabs(shift_table[i]);
+      const double near = share_of_rounding(spec) * terms + share_of_mean(spec) * offset * size;
       if (spec.activation == Activation::relu) {
-        const double near = share_of_rounding(spec) * terms + share_of_mean(spec) * offset * size;
         if (std::fabs(argument) <= near) term.jump_of_d = std::fabs(arrives);
       } else if (spec.activation != Activation::none) {
-        term.size_of_d = std::fabs(arrives) * (1 + kMostBend * terms);
-        term.bend_of_d = std::fabs(arrives) * kMostBend * size;
+        term.size_of_d = std::fabs(arrives);
+        // An infinite bias makes `near` infinite too, and the argument moves nowhere.
+        const bool flat = std::isinf(argument) || std::fabs(argument) - near > kFlat;
+        if (!flat) {
+          term.bend_of_d = kMostBend * term.size_of_d * size;
+          term.size_of_d *= 1 + kMostBend * terms;
+        }
       }
       term.da = modulates ? term.d * factor : term.d;
       term.g = term.da * term.weight;

@@ -1604,6 +1604,22 @@ TEST_P(HostCornersOfGradients, Activations) {
   expect_right(cases);
 }
 
+// Behind huge and infinite biases, some of them with a weight of 0: the last of the short row.
+TEST_P(HostCornersOfGradients, FlatActivations) {
+  std::vector<KernelCase> cases;
+  for (const auto& activation : kActivations)
+    for (const DType dtype : kDTypes)
+      for (const std::int64_t columns : {7, 96}) {
+        cases.push_back(gradient(
+            GetParam(),
+            {.columns = columns, .input = dtype, .affine = Affine::weight_bias, .activation = activation}, 1,
+            5, kBoth[cases.size() / 2 % 2]));
+        cases.back().inputs = InputKind::extreme_affine;
+        cases.back().seed = columns == 7 ? 25 : 0;
+      }
+  expect_right(cases);
+}
+
 // Every need of every affine, with an activation and without.
 TEST_P(HostCornersOfGradients, Needs) {
   std::vector<KernelCase> cases;
