@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "normjit/base/run_on_threads.h"
 #include "normjit/spec/valid.h"
@@ -55,6 +56,10 @@ double gate_slope(GateFunction function, double gate) {
   return 1;
 }
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// What jumps by that may become anything, whatever it is multiplied by.
+double jump_by(double jump, double factor) noexcept { return std::isinf(jump) ? jump : jump * factor; }
+
 // A gradient that is multiplied, by a factor whose terms have a size.
 GradientValue times(const GradientValue& gradient, double factor, double size) {
   return {.value = gradient.value * factor,
@@ -62,7 +67,7 @@ GradientValue times(const GradientValue& gradient, double factor, double size) {
           .offset = gradient.offset * size,
           .offset_squared = gradient.offset_squared * size,
           .share = gradient.share * size,
-          .jump = gradient.jump * size};
+          .jump = jump_by(gradient.jump, size)};
 }
 
 // Adds what sums over rows are made of.
@@ -132,7 +137,8 @@ struct Terms {
           term.size_of_affine * size_of_factor + std::fabs(mod_shift[i]) + std::fabs(shift_table[i]);
       const double near = share_of_rounding(spec) * terms + share_of_mean(spec) * offset * size;
       if (spec.activation == Activation::relu) {
-        if (std::fabs(argument) <= near) term.jump_of_d = std::fabs(arrives);
+        if (std::fabs(argument) <= near)
+          term.jump_of_d = std::isnan(arrives) ? kInfinity : std::fabs(arrives);
       } else if (spec.activation != Activation::none) {
         term.size_of_d = std::fabs(arrives);
         // An infinite bias makes `near` infinite too, and the argument moves nowhere.
@@ -146,7 +152,7 @@ struct Terms {
       term.g = term.da * term.weight;
       term.size_of_da = term.size_of_d * size_of_factor;
       term.bend = term.bend_of_d * std::fabs(factor);
-      term.jump = term.jump_of_d * std::fabs(factor);
+      term.jump = jump_by(term.jump_of_d, std::fabs(factor));
     }
   }
 };
@@ -161,7 +167,7 @@ struct ColumnSums {
     dweight.magnitude += term.size_of_da * normalized;
     dweight.offset += (std::fabs(term.da) + term.bend * normalized) * row_offset;
     dweight.share += (std::fabs(term.da) + term.bend * n) * n * row_share;
-    dweight.jump += term.jump * n;
+    dweight.jump += jump_by(term.jump, n);
     dbias.value += term.da;
     dbias.magnitude += term.size_of_da;
     // Without an activation a NaN in x is none in dbias.
@@ -183,7 +189,7 @@ ModulationGradient modulation_gradient(const Term& term, double offset, double s
                     .magnitude = term.size_of_d * term.size_of_affine,
                     .offset = (d * w + bend * term.size_of_affine) * offset,
                     .share = (d * w + bend * affine) * n * share,
-                    .jump = term.jump_of_d * affine},
+                    .jump = jump_by(term.jump_of_d, affine)},
           // Without an activation a NaN in x is none here.
           .shift = {.value = term.d,
                     .magnitude = term.size_of_d,
@@ -202,7 +208,8 @@ double offset_of_row(const NormSpec& spec, const RowInputs& inputs, const RowSta
     reference_sums(spec, inputs, first, count, s);
     for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(s[i]));
   }
-  return of_mean + 4 * largest * statistics.rstd;
+  // An infinite element makes the rms infinite, whatever the others are.
+  return std::isfinite(largest) ? of_mean + 4 * largest * statistics.rstd : of_mean;
 }
 
 struct MeasuredRow {
@@ -246,8 +253,8 @@ RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexce
       batch.size_gn += term.size_of_da * w * size;
       batch.bend_g += term.bend * w;
       batch.bend_gn += term.bend * w * size;
-      batch.jump_g += term.jump * w;
-      batch.jump_gn += term.jump * w * std::fabs(term.n);
+      batch.jump_g += jump_by(term.jump, w);
+      batch.jump_gn += jump_by(term.jump, w * std::fabs(term.n));
     }
     for (const auto sum : kMeans) row.*sum += batch.*sum;
   }
@@ -273,13 +280,14 @@ void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradie
       const double n = term.n, w = std::fabs(term.weight), size = size_of_normalized(n);
       const double own = rstd * (term.size_of_da * w + row.size_g + size * row.size_gn);
       const double bend = term.bend * w + row.bend_g + size * row.bend_gn;
-      const GradientValue ds = {.value = rstd * (term.g - row.mean_g - n * row.mean_gn) + dsum[i],
-                                .magnitude = own + std::fabs(dsum[i]),
-                                .offset = rstd * offset * (std::fabs(row.mean_gn) + size * row.size_g + bend),
-                                .offset_squared = rstd * offset * offset * row.size_g,
-                                // rstd is a factor of all of it, and of both n; and of that in da.
-                                .share = (bend > 0 ? 4 : 3) * own,
-                                .jump = rstd * (term.jump * w + row.jump_g + std::fabs(n) * row.jump_gn)};
+      const GradientValue ds = {
+          .value = rstd * (term.g - row.mean_g - n * row.mean_gn) + dsum[i],
+          .magnitude = own + std::fabs(dsum[i]),
+          .offset = rstd * offset * (std::fabs(row.mean_gn) + size * row.size_g + bend),
+          .offset_squared = rstd * offset * offset * row.size_g,
+          // rstd is a factor of all of it, and of both n; and of that in da.
+          .share = (bend > 0 ? 4 : 3) * own,
+          .jump = jump_by(jump_by(term.jump, w) + row.jump_g + jump_by(row.jump_gn, std::fabs(n)), rstd)};
       const bool before = spec.gate == Gate::before;
       to[done + i] = before ? times(ds, term.gate, std::fabs(term.gate)) : ds;
       if (of_modulation != nullptr) of_modulation[done + i] = modulation_gradient(term, offset, 1);

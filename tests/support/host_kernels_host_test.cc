@@ -8,8 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
+#include "normjit/base/text.h"
 #include "tests/support/guarded_memory.h"
+#include "tests/support/test_seed.h"
+#include "verify/check.h"
 #include "verify/element.h"
 
 namespace normjit::testing {
@@ -47,6 +52,31 @@ TEST(RunCase, NoticesTheKernelOfAnotherSpec) {
   EXPECT_EQ(run_case(c, kernels->back(), 3), std::nullopt);
   for (std::size_t i = 0; i + 1 < others.size(); ++i)
     EXPECT_TRUE(run_case(c, (*kernels)[i], 3)) << to_text(others[i]);
+}
+
+// Of random gradients, NaN and infinities among their inputs: where a number is expected, the distance from
+// it that is allowed is one, too. Nothing would be wrong within NaN but by luck.
+TEST(Comparison, EveryNumberHasATolerance) {
+  constexpr Strategy kStrategies[] = {Strategy::gradient_rows, Strategy::gradient_columns};
+  std::int64_t numbers = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    const KernelCase c = random_case(test_seed() * 1'000'003 + seed, kStrategies[seed % 2]);
+    const auto problem = make_problem(c);
+    ASSERT_TRUE(problem) << problem.error().message;
+    std::string wrong;
+    const auto compared = [&](Operand output, const oracle::Deviation& found) {
+      if (!std::isfinite(found.expected)) return;
+      ++numbers;
+      if (!std::isnan(found.tolerance) || !wrong.empty()) return;
+      wrong = concat({name(output), "[", shortest(found.row), ", ", shortest(found.column), "]"});
+    };
+    for (std::int64_t row = 0; row < problem->rows; ++row)
+      oracle::compare_row_gradients(*problem, row, /*rstd_share=*/1e-6, compared);
+    const std::vector<double> shares(static_cast<std::size_t>(problem->rows), 1e-6);
+    oracle::compare_column_gradients(*problem, shares, compared);
+    ASSERT_EQ(wrong, "") << to_text(c);
+  }
+  EXPECT_GT(numbers, 300'000);
 }
 
 TEST(RunCase, NoticesTheKernelOfAnotherNorm) {
