@@ -32,7 +32,7 @@ try:
     import jax.numpy as jnp
 
     import normjit.jax
-    from normjit.jax import _ffi, _operator
+    from normjit.jax import _ffi, _formula, _operator
 except ImportError as missing:
     print("Skipped: {}".format(missing), file=sys.stderr)
     sys.exit(3)
@@ -72,7 +72,7 @@ def formula_of(case):
         short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
         text = "layernorm/cols={}/{}/w={}/wb".format(case.columns, short[x.dtype.name], short[weight.dtype.name])
         problem = _operator.problem_of(text + ("/" + case.activation if case.activation else ""))
-        return _operator.formula(problem, x, weight, bias)[0]
+        return _formula.formula(problem, x, weight, bias)[0]
 
     return formula
 

@@ -13,14 +13,14 @@ NO_MODULATION, SCALE_SHIFT = _library.MODULATIONS["none"], _library.MODULATIONS[
 NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "gate", "gateafter"))
 
 
-def have_kernel(spec: _library.Spec, factors: bool = False) -> bool:
-    """Whether the gradients of a norm are those of a backward spec, of what was normalized: x, or the sum if it is written.
-    factors: also those of a gate, or of a modulation with its tables added, and of what is_apart."""
-    added, apart = spec.residual == _library.RESIDUALS["add"], factors and is_apart(spec)
+def have_kernel(spec: _library.Spec) -> bool:
+    """Whether the gradients of a norm are those of a backward spec: of what was normalized, which is x, or the sum if it is
+    written; of a gate, or of a modulation with its tables added; and of what is_apart."""
+    added, apart = spec.residual == _library.RESIDUALS["add"], is_apart(spec)
     gated = spec.gate != NO_GATE and not (apart and spec.gate == GATE_BEFORE)
     modulated = spec.modulation != NO_MODULATION
     return bool((spec.sum if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
-                and (factors or not (gated or modulated)) and not (gated and (modulated or spec.gate_table))
+                and not (gated and (modulated or spec.gate_table))
                 and (apart or not spec.in_bias) and not (spec.affine_rows or spec.statistics or spec.channels_first))
 
 
@@ -62,13 +62,16 @@ def read_shift(spec: _library.Spec) -> bool:
     return bool(spec.modulation == SCALE_SHIFT and spec.activation != _NO_ACTIVATION)
 
 
-def text_of(spec: _library.Spec, of_x: bool, of_weight: bool, of_bias: bool, dsum: bool) -> str:
-    """The backward spec of a norm without a gate or a modulation for which have_kernel() is true; of_x and the like: which
-    gradients are asked for, dsum: whether one arrives at the written sum."""
-    affine = spec.affine if spec.affine != _WEIGHT_BIAS or of_bias or read_bias(spec) else _library.AFFINES["w"]
-    added = spec.residual != _library.RESIDUALS["none"]
-    return _library.spec_text(_library.Spec(
-        spec.columns, spec.epsilon, spec.scale, backward=1, norm=spec.norm, input=spec.residual_type if added else spec.input,
-        output=spec.output, weight=spec.weight, gradient_type=spec.weight, residual_type=spec.residual_type,
-        affine=affine, weight_offset=spec.weight_offset, activation=spec.activation, dsum=int(dsum),
-        need=need_of(of_x, of_weight, of_bias)))
+def text_of(norm: _library.Spec, needed: Needed, *, dsum: bool, of_sum: bool, gated: bool, modulation_type: int) -> str:
+    """The backward spec of a norm for which have_kernel() is true. dsum: whether a gradient arrives at the written sum; of_sum:
+    whether that is what was normalized; gated: whether the kernel has the gate; modulation_type: that of the gate, or of scale
+    and shift as they are given."""
+    spec = _library.Spec(
+        norm.columns, norm.epsilon, norm.scale, backward=1, norm=norm.norm, input=norm.residual_type if of_sum else norm.input,
+        output=norm.output, weight=norm.weight, gradient_type=norm.weight, residual_type=norm.residual_type,
+        modulation_type=modulation_type, affine=norm.affine, weight_offset=norm.weight_offset, activation=norm.activation,
+        gate=norm.gate if gated else NO_GATE, gate_function=norm.gate_function if gated else _library.GATE_FUNCTIONS[None],
+        modulation=norm.modulation, plain_modulation=norm.plain_modulation, dsum=int(dsum), need=need_of(*needed))
+    if spec.affine == _WEIGHT_BIAS and not needed[2] and not read_bias(spec):
+        spec.affine = _library.AFFINES["w"]
+    return _library.spec_text(spec)

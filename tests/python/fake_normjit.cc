@@ -376,10 +376,13 @@ normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* 
   return normjit_norm(service, spec, tensors, stream, options, error);
 }
 
-normjit_status normjit_prepare(normjit_service*, const normjit_spec*, const normjit_prepare_options*,
+normjit_status normjit_prepare(normjit_service*, const normjit_spec* given, const normjit_prepare_options*,
                                normjit_kernel** kernel, char** error) {
   ++fake_prepares;
   if (fake_prepare_status) return refuse(fake_prepare_status, "The fake was told to refuse.", error);
+  NormSpec spec;
+  if (c_api::convert(*given, spec) && has_no_plan(spec))
+    return refuse(NORMJIT_ILLEGAL_PLAN, "The fake has no plan.", error);
   *kernel = reinterpret_cast<normjit_kernel*>(new char);
   return NORMJIT_OK;
 }

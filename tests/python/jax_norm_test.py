@@ -117,13 +117,36 @@ def last_spec():
     return (ctypes.c_char * 512).in_dll(_library.load(), "fake_spec").value.decode()
 
 
-class GatesAndModulations(Case):
+class Gradients(Case):
+    def cotangents(self, outputs):
+        return {name: self.array(*result.shape, dtype=result.dtype) for name, result in outputs.items()}
+
+    @contextlib.contextmanager
+    def launches(self, number):
+        before = base.FAKE.launches if base.FAKE else 0
+        yield
+        if base.FAKE:
+            self.assertEqual(base.FAKE.launches - before, number)
+
+    @staticmethod
+    def pullback(outputs, text, given, moving, names):
+        """The function of cotangents of outputs, those of these names, that gives the gradients of operands."""
+        def function(some):
+            results = outputs(text, {**given, **some})
+            return {name: results[name] for name in names}
+
+        made, backward = jax.vjp(function, {name: given[name] for name in moving})
+        jax.block_until_ready(made)
+        return lambda cotangents: jax.block_until_ready(backward(cotangents)[0])
+
+
+class GatesAndModulations(Gradients):
     """Against the formula in jax.numpy, values and derivatives."""
     SPECS = ("layernorm/cols={}/mod", "layernorm/cols={}/mods0:table/wb/silu", "rmsnorm/cols={}/gateafter:tanh:table/addafter/w",
              "layernorm/cols={}/inb/gate:table/add/sum/mod:table", "rmsnorm/cols={}/gate:silu/sum/w/mods", "rmsnorm/cols={}/gateafter")
 
     @staticmethod
-    def plain(text, given):
+    def plain(text, given, eps=1e-5):
         g = {name: jnp.asarray(array) for name, array in given.items()}
 
         def of(name):
@@ -131,10 +154,10 @@ class GatesAndModulations(Case):
 
         function = {"silu": jax.nn.silu, "tanh": jnp.tanh}.get((re.search(":(silu|tanh)", text) or [None, None])[1], lambda z: z)
         s = g["x"] + g.get("in_bias", 0)
-        s = s * function(of("gate")) if "/gate:" in text else s
-        s = s + g["residual"] if "/add/" in text else s
+        s = s * function(of("gate")) if re.search("/gate(?!after)", text) else s
+        s = s + g["residual"] if re.search("/add(/|$)", text) else s
         mean = s.mean(-1, keepdims=True) if text.startswith("layernorm") else 0
-        y = (s - mean) / jnp.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+        y = (s - mean) / jnp.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + eps)
         y = y * g.get("weight", 1) + g.get("bias", 0)
         y = y * (of("mod_scale") + ("0" not in re.search("mods?0?", text)[0])) if "mod_scale" in g else y
         y = y + of("mod_shift") if "mod_shift" in g else y
@@ -168,6 +191,102 @@ class GatesAndModulations(Case):
                          for outputs in (lambda all_: found_outputs(text, all_), lambda all_: self.plain(text, all_))]
                 for name in given:
                     self.assertClose(grads[0][name], grads[1][name], 5e-4, name)
+
+    def check_gradients(self, text, given, spec, launches=1, moving=None, names=None):
+        """From one launch of this spec."""
+        outputs = found_outputs(text, given)
+        cotangents = self.cotangents({name: outputs[name] for name in names or outputs})
+        with self.subTest(text=text, shapes={name: part.shape for name, part in given.items()}, moving=moving, names=names):
+            backward = self.pullback(found_outputs, text, given, moving or list(given), cotangents)
+            with self.launches(launches):
+                found = backward(cotangents)
+            if base.FAKE and spec:
+                self.assertEqual(last_spec(), spec)
+            wide = [{name: part.astype("float32") for name, part in some.items()} for some in (given, cotangents)]
+            wanted = self.pullback(self.plain, text, wide[0], moving or list(given), cotangents)(wide[1])
+            for name in moving or given:
+                self.assertEqual((found[name].dtype, found[name].shape), (given[name].dtype, given[name].shape))
+                self.assertClose(found[name], wanted[name], 0.1 if "bf16" in text else 5e-4, name)
+
+    def test_gradients_from_one_kernel(self):
+        row, one, few = (3, 4), (3, 1), (1, 1)
+        for tail, samples, spec in (
+                ("f32/gate/w", row, "f32/eps=1e-05/gate/w"),
+                ("bf16/gate:silu/sum/w", row, "bf16/eps=1e-05/gate:silu/dsum/w"),
+                ("bf16/gate:silu/sum/w", one, "bf16/eps=1e-05/dsum/w"),  # and from the sum by JAX
+                ("f32/inb/gate:table/add/sum/wb", one, "f32/eps=1e-05/dsum/wb"),
+                ("f32/inb/gate/sum/mod/silu", row, "f32/eps=1e-05/dsum/mod/silu"),
+                ("bf16/gateafter:tanh/wb", row, "bf16/eps=1e-05/gateafter:tanh/wb"),
+                ("f32/add/sum/w/mods", row, "f32/eps=1e-05/dsum/w/mods"),
+                ("bf16/mod", one, "bf16/eps=1e-05/mod"),
+                ("bf16/w=f32/mod:table/wb/silu", one, "bf16/w=f32/dw=f32/mod=f32/eps=1e-05/wb/mod/silu"),
+                ("f32/mods0:table/w", few, "f32/eps=1e-05/w/mods0"),
+                ("f32/inb/add/sum/mod0", (), "f32/eps=1e-05/dsum/mod0")):
+            for norm in ("layernorm", "rmsnorm"):
+                text = "{}/cols=24/{}".format(norm, tail)
+                given = {name: part.astype("bfloat16") if "bf16" in tail and not ("w=f32" in tail and part.ndim == 1) else part
+                         for name, part in self.operands(text, (3, 4, 24), (*samples, 24)).items()}
+                self.check_gradients(text, given, "{}_bwd/cols=24/{}".format(norm, spec))
+
+    def test_gradients_that_are_asked_for(self):
+        text, head = "layernorm/cols=24/f32/gate:silu/sum/wb", "layernorm_bwd/cols=24/f32/eps=1e-05/gate:silu"
+        given = self.operands(text, (3, 4, 24), (3, 4, 24))
+        for moving, names, spec in ((["gate"], ["y"], "/w/need=dx"), (["x", "weight"], ["y"], "/w"), (["weight"], ["y"], "/w/need=dw"),
+                                    (["bias"], ["y"], "/wb/need=db"), (["gate", "bias"], None, "/dsum/wb/need=dx+db"),
+                                    (["x", "gate"], ["sum"], "/dsum/w/need=dx")):
+            self.check_gradients(text, given, head + spec, moving=moving, names=names)
+        text, head = "layernorm/cols=24/f32/add/sum/wb/mod", "layernorm_bwd/cols=24/f32/eps=1e-05"
+        given = self.operands(text, (3, 4, 24), (3, 1, 24))
+        for moving, names, spec in ((["mod_scale"], ["y"], "/wb/mod/need=dx"), (["mod_shift", "residual"], None, "/dsum/wb/mod/need=dx"),
+                                    (["weight", "bias"], ["y"], "/wb/mod/need=dw+db"), (["x"], ["y"], "/wb/mod/need=dx")):
+            self.check_gradients(text, given, head + spec, moving=moving, names=names)
+        self.check_gradients(text, given, None, launches=0, moving=["x", "residual"], names=["sum"])
+
+    def test_gradients_without_a_kernel(self):
+        x, one = (3, 4, 24), (3, 1, 24)
+        for tail, samples in (("gateafter:table", x), ("gateafter", one), ("gate/add", x), ("mod/gateafter", x), ("inb/mod", one)):
+            text = "layernorm/cols=24/f32/" + tail
+            self.check_gradients(text, self.operands(text, x, samples), None, launches=0)
+        text = "layernorm/cols=24/f32/mod"  # other rows of scale than of shift
+        self.check_gradients(text, {**self.operands(text, x, one), "mod_shift": self.array(*x)}, None, launches=0)
+        if base.FAKE:  # which has no plan of so many columns
+            text, x = "layernorm/cols=20000/f32/mod", (2, 20000)
+            self.check_gradients(text, self.operands(text, x, x), None, launches=0)
+
+    def test_derivatives_of_higher_order(self):
+        with x64():
+            for text, samples in (("rmsnorm/cols=7/f64/gate:silu/sum/w/eps=0.1", (2, 3)), ("layernorm/cols=7/f64/wb/mod/silu/eps=0.1", (2, 1)),
+                                  ("layernorm/cols=7/f64/inb/gate:table/add/sum/mod0:table/eps=0.1", (2, 1))):
+                primals, changes = [{name: part.astype("float64") for name, part in self.operands(
+                    text, (2, 3, 7), (*samples, 7)).items()} for _ in range(2)]
+
+                def derivatives(outputs):
+                    def loss(given):
+                        return sum(jnp.sin(result).sum() for result in outputs(text, given).values())
+
+                    def squares(given):
+                        return sum((part ** 2).sum() for part in jax.tree.leaves(jax.grad(loss)(given)))
+
+                    return jax.jit(lambda given: [jax.jvp(loss, (given,), (changes,)), jax.grad(squares)(given),
+                                                  jax.jvp(jax.grad(loss), (given,), (changes,))[1]])
+
+                with self.subTest(text=text):
+                    plain_outputs = lambda text, given: self.plain(text.replace("/eps=0.1", ""), given, 0.1)  # noqa: E731
+                    for a, b in zip(*[jax.tree.leaves(derivatives(outputs)(primals)) for outputs in (found_outputs, plain_outputs)]):
+                        self.assertClose(a, b, 1e-8)
+
+    def test_vmap_of_gradients(self):
+        """Rows of a batch are more rows."""
+        for text, samples in (("rmsnorm/cols=24/f32/gate:silu", (2, 3, 4)), ("layernorm/cols=24/f32/mod", (2, 3, 1))):
+            given = self.operands(text, (2, 3, 4, 24), (*samples, 24))
+
+            def gradients(outputs):
+                return jax.vmap(jax.grad(lambda given: jnp.sin(outputs(text, given)["y"]).sum()))
+
+            with self.launches(2):
+                found = jax.block_until_ready(jax.jit(gradients(found_outputs))(given))
+            for name, part in gradients(self.plain)(given).items():
+                self.assertClose(found[name], part, 5e-4, name)
 
     def test_vmap(self):
         for text, moving in itertools.product(self.SPECS, (("x",), ("gate", "mod_scale"), ("x", "gate", "mod_shift"), ("gate_table",))):
@@ -685,7 +804,7 @@ class Blocks(Case):
                 call()
 
 
-class PlainGradients(Case):
+class PlainGradients(Gradients):
     """Those of plain norms, which come from one launch, against JAX's of the formula in f64."""
     TOLERANCE = {"f16": 2e-2, "bf16": 0.1, "f32": 2e-4, "f64": 1e-9}
 
@@ -703,9 +822,6 @@ class PlainGradients(Case):
             given["bias"] = given["weight"]
         return {name: self.array(*own_shape, dtype=LONG[dtype]) for name, (own_shape, dtype) in given.items()}
 
-    def cotangents(self, outputs):
-        return {name: self.array(*result.shape, dtype=result.dtype) for name, result in outputs.items()}
-
     @staticmethod
     def plain(text, given):
         fields = text.split("/")
@@ -713,24 +829,6 @@ class PlainGradients(Case):
                                                if field.startswith(("eps=", "scale="))}}
         return plain({"norm": fields[0], "residual": "add" * ("residual" in given), "offset": len({"w1", "wb1"} & set(fields)),
                       "activation": next((field for field in fields if field in base.ACTIVATIONS), None), **numbers}, **given)
-
-    @contextlib.contextmanager
-    def launches(self, number):
-        before = base.FAKE.launches if base.FAKE else 0
-        yield
-        if base.FAKE:
-            self.assertEqual(base.FAKE.launches - before, number)
-
-    @staticmethod
-    def pullback(outputs, text, given, moving, names):
-        """The function of cotangents of outputs, those of these names, that gives the gradients of operands."""
-        def function(some):
-            results = outputs(text, {**given, **some})
-            return {name: results[name] for name in names}
-
-        made, backward = jax.vjp(function, {name: given[name] for name in moving})
-        jax.block_until_ready(made)
-        return lambda cotangents: jax.block_until_ready(backward(cotangents)[0])
 
     def check(self, text, spec, *shape, moving=None, names=None, launches=1):
         given = self.operands(text, *shape)
@@ -840,8 +938,7 @@ class PlainGradients(Case):
     def test_other_norms_have_the_formula(self):
         x, part, w = self.array(3, 8), self.array(3, 8), self.array(8)
         for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
-                            ("/add/w", {"residual": part}), ("/add/sum/w", {"residual": part[0]}), ("/gate/w", {"gate": part}),
-                            ("/w/mods", {"mod_scale": part}), ("/inb/w", {"in_bias": w}), ("/w:rows", {"weight": part})):
+                            ("/add/w", {"residual": part}), ("/inb/w", {"in_bias": w}), ("/w:rows", {"weight": part})):
             with self.subTest(tail=tail):
                 text, given = "layernorm/cols=8/f32" + tail, {"x": x, "weight": w, **given}
                 backward = self.pullback(found_outputs, text, given, list(given), ["y"])
@@ -851,6 +948,19 @@ class PlainGradients(Case):
         backward = self.pullback(found_outputs, "layernorm/cols=8/f32/w/cf", given, list(given), ["y"])
         with self.launches(0):
             backward({"y": self.array(2, 8, 3, 3)})
+
+    def test_a_residual_that_rows_share(self):
+        """Its gradient is a sum over the kernel's."""
+        text = "layernorm/cols=24/f32/add/sum/wb"
+        for shape in ((4, 24), (24,)):
+            given = {**self.operands(text, 3, 4, 24), "residual": self.array(*shape)}
+            backward = self.pullback(found_outputs, text, given, list(given), ["y"])
+            cotangents = {"y": self.array(3, 4, 24)}
+            with self.launches(1):
+                found = backward(cotangents)
+            wanted = self.pullback(self.plain, text, given, list(given), ["y"])(cotangents)
+            for name in given:
+                self.assertClose(found[name], wanted[name], 5e-4, name)
 
     def test_vmap(self):
         """The gradients of a batch of rows are one launch, but sums over the rows of each of the batch are the formula's."""

@@ -28,12 +28,11 @@ import jax.numpy as jnp
 
 from normjit import _library
 from normjit.jax import _ffi
-from normjit.jax._operator import ACTIVATIONS, NUMBERS, SAMPLES, Problem, normalize, problem_of
+from normjit.jax._formula import SAMPLES, SHORT
+from normjit.jax._operator import ACTIVATIONS, NUMBERS, Problem, normalize, problem_of
 
 __all__ = ["NormOutputs", "add_layer_norm", "add_rms_norm", "layer_norm", "norm", "rms_norm"]
 
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
-_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 
 
 class NormOutputs(NamedTuple):
@@ -81,9 +80,11 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
     in_bias, weight and bias are [C], residual has x's shape or that of a sample, and mean and rstd are [N, ...].
 
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
-    identity, results of 8 and 4 bits have no derivatives, and that of amax is 0. Gradients of a sum with a residual come from
-    one kernel where the sum is written, and are those at the sum as it was written. Raises ValueError also for a text that is
-    no spec.
+    identity, results of 8 and 4 bits have no derivatives, and that of amax is 0. Gradients come from one kernel, also those of a
+    gate and a modulation. They are the formula's where x is added to in_bias or a residual and the sum is not written; with
+    `/addafter`, `/stats`, `/cf` and weights `:rows`; of a gate behind the norm with a table, a modulation, or fewer rows than x;
+    and where scale and shift have other numbers of rows. Gradients at a sum are those at the sum as it was written. Raises
+    ValueError also for a text that is no spec.
     """
     given = {"in_bias": in_bias, "gate": gate, "gate_table": gate_table, "residual": residual, "weight": weight,
              "bias": bias, "mod_scale": mod_scale, "mod_scale_table": mod_scale_table, "mod_shift": mod_shift,
@@ -234,8 +235,8 @@ def _fused(head: str, x: Any, residual: Any, weight: Any, bias: Any, in_bias: An
     operands = {name: array for name, array in (
         ("in_bias", in_bias), ("residual", residual), ("weight", weight), ("bias", bias)) if array is not None}
     for name, array in {"x": x, **operands}.items():
-        if _dtype_name(array) not in _DTYPES:
-            raise TypeError("{} is {}; norms take arrays of {}".format(name, _dtype_name(array), ", ".join(_DTYPES)))
+        if _dtype_name(array) not in SHORT:
+            raise TypeError("{} is {}; norms take arrays of {}".format(name, _dtype_name(array), ", ".join(SHORT)))
     if x.ndim == 0:
         raise ValueError("x has no axis to normalize")
     if bias is not None and weight is None:
@@ -244,12 +245,12 @@ def _fused(head: str, x: Any, residual: Any, weight: Any, bias: Any, in_bias: An
     if vectors:  # for which the kernel has one dtype
         dtype = functools.reduce(jnp.promote_types, [operands[name].dtype for name in vectors])
         operands.update({name: operands[name].astype(dtype) for name in vectors})
-    text = "{}/cols={}/{}/eps={!r}".format(head, x.shape[-1], _SHORT[x.dtype.name], float(eps))
+    text = "{}/cols={}/{}/eps={!r}".format(head, x.shape[-1], SHORT[x.dtype.name], float(eps))
     if vectors:
-        text += "/w=" + _SHORT[dtype.name]
+        text += "/w=" + SHORT[dtype.name]
     text += "/inb" * ("in_bias" in operands)
     if residual is not None:
-        text += "/res={}/add/sum".format(_SHORT[residual.dtype.name])
+        text += "/res={}/add/sum".format(SHORT[residual.dtype.name])
     text += "/round=" + rounding if rounding else ""
     if "weight" in operands:
         text += ("/wb" if bias is not None else "/w") + "1" * weight_offset
@@ -296,9 +297,9 @@ def _layer_norm(x: Any, weight: Any, bias: Any, *, normalized_shape: Union[int, 
     if not eps >= 0:
         raise ValueError("eps is {}; it must not be negative".format(eps))
     for name, array in (("x", x), ("weight", weight), ("bias", bias)):
-        if array is not None and _dtype_name(array) not in _DTYPES:
+        if array is not None and _dtype_name(array) not in SHORT:
             raise TypeError("{} is {}; layer_norm takes arrays of {}".format(
-                name, _dtype_name(array), ", ".join(_DTYPES)))
+                name, _dtype_name(array), ", ".join(SHORT)))
     shape = _normalized(x, normalized_shape, normalized_ndim)
     for name, array in (("weight", weight), ("bias", bias)):
         if array is not None and array.shape != shape:
@@ -309,9 +310,9 @@ def _layer_norm(x: Any, weight: Any, bias: Any, *, normalized_shape: Union[int, 
 
     weight, bias = _like_each_other(weight, bias)
     columns = functools.reduce(int.__mul__, shape, 1)
-    text = "layernorm/cols={}/{}/eps={!r}/scale={!r}".format(columns, _SHORT[x.dtype.name], eps, scale)
+    text = "layernorm/cols={}/{}/eps={!r}/scale={!r}".format(columns, SHORT[x.dtype.name], eps, scale)
     if weight is not None:
-        text += "/w={}/{}".format(_SHORT[weight.dtype.name], "w" if bias is None else "wb")
+        text += "/w={}/{}".format(SHORT[weight.dtype.name], "w" if bias is None else "wb")
     text += "/" + activation if activation else ""
     flat = [array.reshape(columns) for array in (weight, bias) if array is not None]
     y, = normalize(_problem_of(text))(x.reshape(-1, columns), *flat)

@@ -100,10 +100,11 @@ def workspace_bytes(spec: bytes) -> int:
     return most
 
 
-def is_available(spec: bytes, rows: int) -> bool:
+def is_available(spec: bytes, rows: int, *, grouped: bool = False) -> bool:
     """Whether each kind of GPU of this process has the kernel of this normjit_spec for so many rows, which is made where that
-    is possible: the call compiles no more then. Raises _library.Error for other failures than that there is none."""
-    asked, options = _library.Spec.from_buffer_copy(spec), _library.PrepareOptions(rows_hint=rows)
+    is possible: the call compiles no more then. grouped: some operand has a row for several of them. Raises _library.Error for
+    other failures than that there is none."""
+    asked, options = _library.Spec.from_buffer_copy(spec), _library.PrepareOptions(rows_hint=rows, grouped_rows=int(grouped))
     for gpu in {gpu.device_kind: gpu for gpu in gpus()}.values():
         kernel = ctypes.c_void_p()
         try:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The derivatives of plain norms, those of _gradients.have_kernel: all gradients come from one kernel.
+"""The derivatives of norms of which normjit._gradients.have_kernel: all gradients come from one kernel.
 
-With n, what was normalized, centred and divided by its deviation, y is scale * activation(n * (weight + offset) + bias). The
-tangents of y and of the written sum are a primitive of JAX, linear in the tangents of the operands. Forward mode evaluates its
-formula; reverse mode transposes it, and the transpose is the kernel. jax.custom_vjp would have reverse mode alone. Derivatives of
-the primitive and of its transpose, which are those of second and higher order, are the formula's.
+The kernel is that of a core: of what was normalized, or of x and the gate in front of the norm, and of all that comes behind.
+With n, what was normalized, centred and divided by its deviation, y is
+scale * activation((n * (weight + offset) + bias) * (1 + mod_scale) + mod_shift) * function(gate), with what there is of that. The
+tangents of y and of the written sum are a primitive of JAX, linear in the tangents of the core's operands. Forward mode evaluates
+its formula; reverse mode transposes it, and the transpose is the kernel. jax.custom_vjp would have reverse mode alone. Derivatives
+of the primitive and of its transpose, which are those of second and higher order, are the formula's. From the norm's operands to
+the core's, as from x and residual to their sum, JAX finds the way.
 
 As in _operator, all here is of rows.
 """
@@ -22,107 +25,164 @@ from jax.interpreters import ad, batching, mlir
 
 from normjit import _gradients, _library
 from normjit.jax import _ffi
+from normjit.jax._formula import SHORT, early, epilogue, gated, moved, prologue, widened, with_table
 
 if TYPE_CHECKING:
     from normjit.jax._operator import Problem
 
 _VECTORS = ("weight", "bias")  # each is the same for all rows
+_FACTORS = ("gate", "mod_scale", "mod_shift")  # whose gradients come with that of x
 
 
-def apply_to_plain(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Whether the gradients of a norm of operands of these shapes are here."""
-    return problem.has_gradient_kernel and shapes.get("residual", shapes["x"]) == shapes["x"]
+@dataclasses.dataclass(frozen=True)
+class Core:
+    """What the kernel knows of a norm."""
+    problem: Problem
+    gated: bool   # by the kernel, in front of the norm or behind
+    of_sum: bool  # the written sum is its x
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The operands on which tangents and gradients depend."""
+        given, problem = self.problem.inputs, self.problem
+        return ("x", *["gate"] * self.gated, *["weight"] * ("weight" in given), *["bias"] * problem.gradients_read_bias,
+                *["mod_scale"] * ("mod_scale" in given), *["mod_shift"] * problem.gradients_read_shift)
+
+    @property
+    def early(self) -> tuple[str, ...]:
+        """The operands from which is made what is normalized."""
+        return ("x", "gate") if self.gated and self.problem.gate == "before" else ("x",)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        return tuple(name for name in _FACTORS if name in self.problem.inputs and (name != "gate" or self.gated))
+
+    def dtype_of(self, name: str) -> str:
+        """Of an operand."""
+        if name == "x" and self.of_sum:
+            return self.problem.dtypes["sum"]
+        return self.problem.wide if name + "_table" in self.problem.inputs else self.problem.dtypes[name]
+
+    def dtype_of_tangent(self, name: str) -> str:
+        return self.problem.wide if (name,) == self.early else self.dtype_of(name)
+
+
+def core_of(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> Optional[Core]:
+    """That of a norm of operands of these shapes. None where its gradients have no kernel."""
+    if not problem.has_gradient_kernel:
+        return None
+    before, has_own = problem.gate == "before", shapes.get("gate", shapes["x"]) == shapes["x"]
+    apart = problem.is_apart or (before and not has_own and "sum" in problem.outputs)
+    by_kernel = problem.gate is not None and not (before and apart)
+    shift = shapes.get("mod_shift", shapes.get("mod_scale"))
+    if (by_kernel and not has_own) or shift != shapes.get("mod_scale"):
+        return None
+    return Core(problem, by_kernel, apart or "residual" in shapes)
 
 
 # ---- Tangents
 
-def tangents(problem: Problem, normalized: Any, vectors: dict[str, Any], moving: dict[str, Any]) -> dict[str, Any]:
-    """Those of y and, where x or the residual move, of the sum; from those of the operands that move. normalized: x, or the sum
-    that was written; vectors: at least those of the norm that _fixed names."""
+def tangents(core: Core, given: dict[str, Any], results: dict[str, Any], moving: dict[str, Any]) -> dict[str, Any]:
+    """Those of y and, where what is in front of the norm moves, of the sum; from those of the norm's operands that move."""
+    problem, rows = core.problem, given["x"].shape[0]
+    operands = {**given, "x": results["sum"] if core.of_sum else given["x"],
+                **{name: _table_added(problem, name, given) for name in ("mod_scale", "mod_shift") if name in given}}
+    own: dict[str, Any] = {}
+    first = [name for name in early(problem) if name in moving]
+    if core.early != ("x",):
+        own = {name: moving[name] for name in first}
+    elif first:
+        def summed(primals: dict[str, Any], changes: dict[str, Any]) -> Any:
+            value, change = widened(problem, primals, rows), widened(problem, changes, rows)
+            return moved(functools.partial(prologue, problem), value, change, first)
+
+        # Between forward and backward pass only the arguments are kept, not what is computed from them.
+        own = {"x": jax.checkpoint(summed, prevent_cse=False)({name: given[name] for name in early(problem)},
+                                                             {name: moving[name] for name in first})}
+    own.update({name: moving[name] for name in _VECTORS if name in moving})
+    for name in core.factors:
+        if (name in moving or name + "_table" in moving) and name not in own:
+            own[name] = _table_added(problem, name, moving, given)
     made = tuple(name for name in ("y", "sum") if name in problem.outputs)
-    if not {"x", "residual"} & set(moving):
+    if not set(core.early) & set(own):
         made = ("y",)
-    fixed = [normalized, *[vectors[name] for name in _fixed(problem)]]
+    fixed = [operands[name] for name in core.fixed]
     # Where shard_map has the same weight on all devices, the cast in front of the primitive makes its gradient their sum.
-    results = _tangents_p.bind(*_ffi.alike([*fixed, *moving.values()]), problem=problem, moving=tuple(moving), made=made)
-    return dict(zip(made, results))
+    found = _tangents_p.bind(*_ffi.alike([*fixed, *own.values()]), core=core, moving=tuple(own), made=made)
+    return dict(zip(made, found))
 
 
-def _fixed(problem: Problem) -> tuple[str, ...]:
-    """The vectors on which tangents and gradients depend."""
-    return ("weight",) * ("weight" in problem.inputs) + ("bias",) * problem.gradients_read_bias
+def _table_added(problem: Problem, name: str, given: dict[str, Any], like: Optional[dict[str, Any]] = None) -> Any:
+    """A factor and, in the compute type, its table; with `like`, the tangents of both, of which one may be missing."""
+    if name + "_table" not in problem.inputs:
+        return given[name]
+    wide = {part: given[part].astype(problem.wide) for part in (name, name + "_table") if part in given}
+    if like is not None:
+        wide.setdefault(name, jnp.zeros(like[name].shape, problem.wide))
+    return with_table(name, wide)
 
 
-def _formula(*arrays: Any, problem: Problem, moving: tuple[str, ...], made: tuple[str, ...]) -> tuple[Any, ...]:
-    """The tangents `made`, from what was normalized, the vectors that are _fixed, and the tangents of what is moving."""
-    wide = [array.astype(problem.wide) for array in arrays]
-    normalized, names = wide[0], _fixed(problem)
-    vectors, tangent = dict(zip(names, wide[1:])), dict(zip(moving, wide[1 + len(names):]))
-    weight = vectors["weight"] + problem.weight_offset if "weight" in vectors else 1
-    if not problem.is_rms:
-        normalized = normalized - jnp.mean(normalized, axis=-1, keepdims=True)
-    rstd = jax.lax.rsqrt(jnp.mean(normalized * normalized, axis=-1, keepdims=True) + problem.epsilon)
-    n = normalized * rstd
-    ds = sum(tangent[name] for name in ("x", "residual") if name in tangent)
-    dy = jnp.zeros_like(n)
-    if {"x", "residual"} & set(moving):
+def _formula(*arrays: Any, core: Core, moving: tuple[str, ...], made: tuple[str, ...]) -> tuple[Any, ...]:
+    """The tangents `made`, from the operands that are fixed, and the tangents of what is moving."""
+    problem, rows, names = core.problem, arrays[0].shape[0], core.fixed
+    value = widened(problem, dict(zip(names, arrays)), rows)
+    change = widened(problem, dict(zip(moving, arrays[len(names):])), rows)
+    s, first = value["x"], [name for name in moving if name in core.early]
+    ds = dn = jnp.zeros_like(s)
+    if len(core.early) > 1:
+        s = gated(problem, s, value)
+    centred = s if problem.is_rms else s - jnp.mean(s, axis=-1, keepdims=True)
+    rstd = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + problem.epsilon)
+    n = centred * rstd
+    if first:
+        ds = change["x"] if len(core.early) == 1 else moved(lambda some: gated(problem, some["x"], some), value, change, first)
         dn = ds - n * jnp.mean(ds * n, axis=-1, keepdims=True)
-        if not problem.is_rms:
-            dn = dn - jnp.mean(ds, axis=-1, keepdims=True)
-        dy = rstd * dn * weight
-    if "weight" in tangent:
-        dy = dy + n * tangent["weight"]
-    if "bias" in tangent:
-        dy = dy + tangent["bias"]
-    argument = n * weight + vectors.get("bias", 0)
-    dy = jax.jvp(lambda z: problem.activation(z) * jnp.asarray(problem.scale, z.dtype), (argument,), (dy,))[1]
-    moved = {"y": dy, "sum": ds}
-    return tuple(moved[name].astype(problem.dtypes[name]) for name in made)
+        dn = rstd * (dn if problem.is_rms else dn - jnp.mean(ds, axis=-1, keepdims=True))
+    late = [name for name in moving if name not in core.early]
+    # What is moving but not fixed is added: its value does not count.
+    value = {**{name: jnp.zeros_like(change[name]) for name in late}, **value, "n": n}
+    dy = moved(lambda some: epilogue(problem, some["n"], some), value, {**change, "n": dn}, ["n", *late])
+    results = {"y": dy, "sum": ds}
+    return tuple(results[name].astype(problem.dtypes[name]) for name in made)
 
 
-def _types(normalized: Any, *_: Any, problem: Problem, moving: tuple[str, ...], made: tuple[str, ...]) -> list[Any]:
-    return [normalized.update(dtype=jnp.dtype(problem.dtypes[name]), weak_type=False) for name in made]
+def _types(x: Any, *_: Any, core: Core, moving: tuple[str, ...], made: tuple[str, ...]) -> list[Any]:
+    return [x.update(dtype=jnp.dtype(core.problem.dtypes[name]), weak_type=False) for name in made]
 
 
-def _jvp(arrays: Sequence[Any], moved: Sequence[Any], **call: Any) -> Any:
+def _jvp(arrays: Sequence[Any], changes: Sequence[Any], **call: Any) -> Any:
     return _tangents_p.bind(*arrays, **call), _moved(
-        functools.partial(_formula, **call), arrays, [None if type(one) is ad.Zero else one for one in moved])
+        functools.partial(_formula, **call), arrays, [None if type(one) is ad.Zero else one for one in changes])
 
 
-def _moved(function: Callable[..., Any], arrays: Sequence[Any], tangents: Sequence[Any]) -> Any:
+def _moved(function: Callable[..., Any], arrays: Sequence[Any], changes: Sequence[Any]) -> Any:
     """The tangent of function(*arrays); None is one of 0."""
-    places = [place for place, tangent in enumerate(tangents) if tangent is not None]
+    places = [place for place, change in enumerate(changes) if change is not None]
 
     def of_moving(*some: Any) -> Any:
         given = dict(zip(places, some))
         return function(*(given.get(place, array) for place, array in enumerate(arrays)))
 
-    return jax.jvp(of_moving, [arrays[place] for place in places], [tangents[place] for place in places])[1]
+    return jax.jvp(of_moving, [arrays[place] for place in places], [changes[place] for place in places])[1]
 
 
-def _transpose(cotangents: Sequence[Any], *arrays: Any, problem: Problem, moving: tuple[str, ...],
-               made: tuple[str, ...]) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *arrays: Any, core: Core, moving: tuple[str, ...], made: tuple[str, ...]) -> list[Any]:
     fixed = arrays[:len(arrays) - len(moving)]
     given = {name: cotangent for name, cotangent in zip(made, cotangents) if type(cotangent) is not ad.Zero}
-    found: dict[str, Any] = {}
-    if "y" in given:
-        names = tuple(name for name in _VECTORS if name in moving)
-        of_x = bool({"x", "residual"} & set(moving))
-        found = dict(zip(("",) * of_x + names, _gradients_of(problem, of_x, names, "sum" in given)(*fixed, *given.values())))
-        dx = found.pop("", None)
-    else:
-        dx = given.get("sum")
-    if dx is not None:
-        found.update({name: dx.astype(problem.dtypes[name]) for name in ("x", "residual") if name in moving})
-    return [None] * len(fixed) + [found.get(name) for name in moving]
+    found: dict[str, Any] = {"x": given.get("sum")}
+    if "y" in given or (given and len(core.early) > 1):  # from the sum to x and its gate is the kernel's way, too
+        of_x = bool({"x", *core.factors} & set(moving))
+        outputs = ("x",) * of_x + tuple(name for name in _VECTORS if name in moving) + core.factors * of_x
+        arriving = {"y": jnp.zeros_like(fixed[0], core.problem.dtypes["y"]), **given}
+        found = dict(zip(outputs, _gradients_of(core, outputs, "sum" in given)(*fixed, *arriving.values())))
+    return [None] * len(fixed) + [
+        None if found.get(name) is None else found[name].astype(core.dtype_of_tangent(name)) for name in moving]
 
 
 def _batch(arrays: Sequence[Any], axes: Sequence[Optional[int]], **call: Any) -> Any:
-    problem, moving = call["problem"], call["moving"]
     arrays = [array if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(arrays, axes)]
     axes = [None if axis is None else 0 for axis in axes]
-    names = ["x", *_fixed(problem), *moving]
-    flat = _as_more_rows(names, arrays, axes)
+    flat = _as_more_rows([*call["core"].fixed, *call["moving"]], arrays, axes)
     results: Sequence[Any]
     if flat is None:
         results = jax.vmap(functools.partial(_formula, **call), axes)(*arrays)
@@ -133,11 +193,11 @@ def _batch(arrays: Sequence[Any], axes: Sequence[Optional[int]], **call: Any) ->
 
 def _as_more_rows(names: Sequence[str], arrays: Sequence[Any], axes: Sequence[Optional[int]]) -> list[Any] | None:
     """The operands of a batch as those of more rows, of which the first is normalized. None where they are not: a vector has a
-    batch, or just the tangents have one."""
+    batch, or just the others have one."""
     if axes[0] is None or any(axis == 0 for name, axis in zip(names, axes) if name in _VECTORS):
         return None
-    shape = arrays[0].shape
-    return [array if name in _VECTORS else jnp.broadcast_to(array, shape).reshape(-1, shape[-1])
+    batch = arrays[0].shape[0]
+    return [array if name in _VECTORS else jnp.broadcast_to(array, (batch, *array.shape[-2:])).reshape(-1, array.shape[-1])
             for name, array in zip(names, arrays)]
 
 
@@ -158,78 +218,84 @@ class GradientProblem:
     """A backward spec, for _ffi."""
     words: bytes  # normjit_spec
     columns: int
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    dtypes: dict[str, str]
+    dtypes: dict[str, str]  # of the outputs
+    samples: int = 0        # rows of a modulation
 
     def shape_of(self, output: str, x: tuple[int, ...]) -> tuple[int, ...]:
-        return x if output == "dx" else (self.columns,)
+        if output in _VECTORS:
+            return (self.columns,)
+        return (self.samples, self.columns) if output in ("mod_scale", "mod_shift") else x
 
 
-def _gradient_problem_of(problem: Problem, outputs: tuple[str, ...], dsum: bool) -> GradientProblem:
-    norm = _library.Spec.from_buffer_copy(problem.words)
-    spec = _library.parse_spec(_gradients.text_of(norm, *(name in outputs for name in ("dx", "dweight", "dbias")), dsum))
-    vector = problem.dtypes.get("weight", "")
-    return GradientProblem(bytes(spec), problem.columns, outputs,
-                           {"dx": problem.dtypes[_normalized(problem)], "dweight": vector, "dbias": vector})
-
-
-def _normalized(problem: Problem) -> str:
-    """Whose dtype is that of what was normalized."""
-    return "residual" if "residual" in problem.inputs else "x"
+def _gradient_problem_of(core: Core, outputs: tuple[str, ...], dsum: bool) -> GradientProblem:
+    problem = core.problem
+    factors = [_library.DTYPES[SHORT[core.dtype_of(name)]] for name in core.factors]
+    spec = _library.Spec.from_buffer_copy(_library.parse_spec(_gradients.text_of(
+        _library.Spec.from_buffer_copy(problem.words), ("x" in outputs, "weight" in outputs, "bias" in outputs), dsum=dsum,
+        of_sum=core.of_sum, gated=core.gated, modulation_type=factors[0] if factors else 0)))
+    inputs = tuple(name for name in core.fixed if name != "bias" or _gradients.read_bias(spec))
+    return GradientProblem(bytes(spec), problem.columns, inputs, outputs, {name: core.dtype_of(name) for name in outputs})
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradients_of(problem: Problem, of_x: bool, names: tuple[str, ...], dsum: bool) -> Callable[..., Any]:
-    """The function of what was normalized, of the vectors that are _fixed, and of the cotangents of y and, with dsum, of the
-    sum, that gives the cotangents, with of_x, of what was normalized and of `names`, which are among _VECTORS."""
-    formula = functools.partial(_transposed, problem, of_x, names, dsum)
-    kernel = _kernel(problem, of_x, names, dsum, formula)
+def _gradients_of(core: Core, outputs: tuple[str, ...], dsum: bool) -> Callable[..., Any]:
+    """The function of the operands that are fixed, and of the cotangents of y and, with dsum, of the sum, that gives the
+    cotangents of the operands `outputs`: of x and all factors, or of none of these, and of some of _VECTORS."""
+    formula = functools.partial(_transposed, core, outputs, dsum)
+    kernel = _kernel(core, outputs, dsum, formula)
 
     @jax.custom_jvp
     def operator(*arrays: Any) -> Any:
         return kernel(*arrays)
 
-    def derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        tangents = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in tangents]
-        return operator(*primals), _moved(formula, primals, tangents)
+    def derivative(primals: Sequence[Any], changes: Sequence[Any]) -> Any:
+        changes = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in changes]
+        return operator(*primals), _moved(formula, primals, changes)
 
     operator.defjvp(derivative, symbolic_zeros=True)
     return operator
 
 
-def _kernel(problem: Problem, of_x: bool, names: tuple[str, ...], dsum: bool,
-            formula: Callable[..., Any]) -> Callable[..., Any]:
+def _kernel(core: Core, outputs: tuple[str, ...], dsum: bool, formula: Callable[..., Any]) -> Callable[..., Any]:
     """The FFI call. Its batch is more rows, unless a sum over the rows of each is asked for."""
-    gradients = _gradient_problem_of(problem, ("dx",) * of_x + tuple("d" + name for name in names), dsum)
+    gradients = _gradient_problem_of(core, outputs, dsum)
+    names = (*core.fixed, "y", *["sum"] * dsum)
 
     @jax.custom_batching.custom_vmap
     def kernel(*arrays: Any) -> Any:
-        rows = arrays[0].shape[0]
-        if rows == 0 or not _ffi.is_available(gradients.words, rows):  # of no rows the kernel writes no sums
+        given, rows = dict(zip(names, arrays)), arrays[0].shape[0]
+        samples = given["mod_scale"].shape[0] if "mod_scale" in given else rows
+        # Of no rows the kernel writes no sums.
+        if rows == 0 or not _ffi.is_available(gradients.words, rows, grouped=samples < rows):
             return formula(*arrays)
-        return tuple(_ffi.call(gradients, arrays))
+        operands = [given[name] for name in names if name not in core.fixed or name in gradients.inputs]
+        return tuple(_ffi.call(dataclasses.replace(gradients, samples=samples), operands))
 
     @kernel.def_vmap
     def batched(batch: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         axes = [0 if has_batch else None for has_batch in is_batched]
-        operands = ["x", *_fixed(problem), "y", "sum"]
-        flat = None if names else _as_more_rows(operands, arrays, axes)
+        flat = None if set(_VECTORS) & set(outputs) else _as_more_rows(names, arrays, axes)
         results = (jax.vmap(formula, axes)(*arrays) if flat is None else
-                   tuple(result.reshape(arrays[0].shape) for result in kernel(*flat)))
+                   tuple(result.reshape(batch, -1, result.shape[-1]) for result in kernel(*flat)))
         return results, tuple(True for _ in results)
 
     return kernel
 
 
-def _transposed(problem: Problem, of_x: bool, names: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
+def _transposed(core: Core, outputs: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
     """What the kernel computes: the transpose of the formula of tangents."""
-    fixed = arrays[:1 + len(_fixed(problem))]
+    given = dict(zip(core.fixed, arrays))
     made = ("y", "sum") if dsum else ("y",)
 
-    def of_moving(*moving: Any) -> Any:
-        return _formula(*fixed, *moving, problem=problem, moving=(_normalized(problem),) * of_x + names, made=made)
+    def like(name: str) -> Any:
+        # A bias and a shift that are not fixed have the shapes of the weight and of the scale.
+        array = given[name if name in given else {"bias": "weight", "mod_shift": "mod_scale"}[name]]
+        return jax.ShapeDtypeStruct(array.shape, jnp.dtype(core.dtype_of(name)))
 
-    # Each result has the type of what it belongs to; a bias has the weight's.
-    transposed = jax.linear_transpose(of_moving, *fixed[:of_x], *[fixed[-1] for _ in names])
-    results: tuple[Any, ...] = transposed(arrays[len(fixed):])
+    def of_moving(*moving: Any) -> Any:
+        return _formula(*arrays[:len(core.fixed)], *moving, core=core, moving=outputs, made=made)
+
+    results: tuple[Any, ...] = jax.linear_transpose(of_moving, *map(like, outputs))(arrays[len(core.fixed):])
     return results

@@ -9,8 +9,9 @@
 // upper_bound, global_scale, and results those of y, sum, mean, rstd, also, row_scale, block_scale and amax,
 // all of them contiguous. A residual, and weight and bias with affine_rows, may have fewer rows than x, a
 // divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
-// that or one sample. Operands of a backward spec are x, weight, with an activation bias, dy and dsum, its
-// results those that it needs of dx, dweight and dbias; a call of 0 rows writes none. Then comes a workspace
+// that or one sample. Operands of a backward spec are x, gate, weight, bias if it is read, modulation, of
+// which a shift with an activation only, dy and dsum; its results those that it needs of dx, dweight, dbias,
+// dgate, dmod_scale and dmod_shift; a call of 0 rows writes none. Then comes a workspace
 // where the plans of the spec may need one. It is a result because XLA then knows of it: a command buffer
 // that is replayed finds it at the same place, and no other launch uses it.
 #include <dlfcn.h>
@@ -144,11 +145,26 @@ class Operands {
   std::size_t at_ = 0;
 };
 
+// Which gradients a backward spec needs.
+bool needs(const normjit_spec& spec, std::initializer_list<std::int32_t> some) {
+  return spec.need <= NORMJIT_NEED_ALL || std::find(some.begin(), some.end(), spec.need) != some.end();
+}
+bool needs_dx(const normjit_spec& spec) {
+  return needs(spec, {NORMJIT_NEED_DX, NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DX_DBIAS});
+}
+
 bool read_gradient_operands(Operands operands, const normjit_spec& spec, normjit_tensors& to) {
-  const bool reads_bias = spec.affine == NORMJIT_WEIGHT_BIAS && spec.activation > NORMJIT_NO_ACTIVATION;
+  const bool has_gate = spec.gate > NORMJIT_NO_GATE, modulates = spec.modulation > NORMJIT_NO_MODULATION;
+  const bool activates = spec.activation > NORMJIT_NO_ACTIVATION;
+  const bool has_factor = (spec.gate == NORMJIT_GATE_AFTER || modulates) && needs_dx(spec);
+  const bool reads_bias = spec.affine == NORMJIT_WEIGHT_BIAS && (activates || has_factor);
+  const bool reads_shift = spec.modulation == NORMJIT_MOD_SCALE_SHIFT && activates;
   return operands.rows(spec.input, to.x.pointer, to.rows) &&
+         (!has_gate || operands.rows_for(to.rows, 0, spec.modulation_type, to.gate)) &&
          (spec.affine < NORMJIT_WEIGHT || operands.vector(spec.weight, to.weight.pointer)) &&
          (!reads_bias || operands.vector(spec.weight, to.bias.pointer)) &&
+         (!modulates || operands.samples_for(to.rows, spec.modulation_type, to.mod_scale)) &&
+         (!reads_shift || operands.samples_for(to.rows, spec.modulation_type, to.mod_shift)) &&
          operands.rows_for(to.rows, 0, spec.output, to.dy) &&
          (!spec.dsum || operands.rows_for(to.rows, 0, spec.residual_type, to.dsum)) && operands.at_end();
 }
@@ -219,17 +235,24 @@ class Results {
 };
 
 bool read_gradients(Results& results, const normjit_spec& spec, normjit_tensors& to) {
-  const auto needs = [&](std::initializer_list<std::int32_t> some) {
-    return spec.need <= NORMJIT_NEED_ALL || std::find(some.begin(), some.end(), spec.need) != some.end();
-  };
-  const bool of_x = needs({NORMJIT_NEED_DX, NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DX_DBIAS});
-  const bool of_weight = spec.affine >= NORMJIT_WEIGHT &&
-                         needs({NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DWEIGHT, NORMJIT_NEED_DWEIGHT_DBIAS});
+  const bool of_weight =
+      spec.affine >= NORMJIT_WEIGHT &&
+      needs(spec, {NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DWEIGHT, NORMJIT_NEED_DWEIGHT_DBIAS});
   const bool of_bias = spec.affine == NORMJIT_WEIGHT_BIAS &&
-                       needs({NORMJIT_NEED_DX_DBIAS, NORMJIT_NEED_DBIAS, NORMJIT_NEED_DWEIGHT_DBIAS});
-  return (!of_x || results.take(to.dx.pointer, to.rows * spec.columns)) &&
+                       needs(spec, {NORMJIT_NEED_DX_DBIAS, NORMJIT_NEED_DBIAS, NORMJIT_NEED_DWEIGHT_DBIAS});
+  const std::int64_t elements = to.rows * spec.columns, n = std::max<std::int64_t>(1, to.mod_scale.n);
+  // Of a scale or a shift that n rows share.
+  const auto take_shared = [&](normjit_output_rows& rows) {
+    if (n > 1) rows.n = n, rows.outer = spec.columns, rows.inner = 0;
+    return results.take(rows.pointer, elements / n);
+  };
+  const bool of_x = needs_dx(spec);
+  return (!of_x || results.take(to.dx.pointer, elements)) &&
          (!of_weight || results.take(to.dweight, spec.columns)) &&
-         (!of_bias || results.take(to.dbias, spec.columns));
+         (!of_bias || results.take(to.dbias, spec.columns)) &&
+         (!of_x || spec.gate <= NORMJIT_NO_GATE || results.take(to.dgate.pointer, elements)) &&
+         (!of_x || spec.modulation <= NORMJIT_NO_MODULATION || take_shared(to.dmod_scale)) &&
+         (!of_x || spec.modulation != NORMJIT_MOD_SCALE_SHIFT || take_shared(to.dmod_shift));
 }
 
 bool read_norm(Results& results, const normjit_spec& spec, normjit_tensors& to) {
@@ -293,7 +316,9 @@ std::uint64_t bits(T value) {
 // Every pointer is a multiple of this; of 16 at most, as more makes no other kernel.
 std::int32_t alignment_of(const normjit_tensors& t) {
   std::uint64_t all = 16;
-  for (const normjit_output_rows* rows : {&t.y, &t.sum, &t.also, &t.dx}) all |= bits(rows->pointer);
+  for (const normjit_output_rows* rows :
+       {&t.y, &t.sum, &t.also, &t.dx, &t.dgate, &t.dmod_scale, &t.dmod_shift})
+    all |= bits(rows->pointer);
   for (const normjit_input_rows* rows :
        {&t.x, &t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift, &t.dy, &t.dsum})
     all |= bits(rows->pointer);

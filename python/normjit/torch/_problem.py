@@ -206,7 +206,7 @@ def problem_of(text: str) -> Problem:
 def has_gradient_kernel(problem: Problem) -> bool:
     """Whether the gradients of a norm are those of a backward spec. With "/shape=" it is one that Inductor may have back
     (_fusion.to_fuse), and its gradients with it."""
-    return "/shape=" not in problem.text and _gradients.have_kernel(problem.spec, factors=True)
+    return "/shape=" not in problem.text and _gradients.have_kernel(problem.spec)
 
 
 def _channels_last_of(spec: _library.Spec) -> str:
