@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, cast
 
 import jax
 import jax.extend
@@ -85,8 +85,9 @@ def core_of(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> Optional[Co
 def tangents(core: Core, given: dict[str, Any], results: dict[str, Any], moving: dict[str, Any]) -> dict[str, Any]:
     """Those of y and, where what is in front of the norm moves, of the sum; from those of the norm's operands that move."""
     problem, rows = core.problem, given["x"].shape[0]
-    operands = {**given, "x": results["sum"] if core.of_sum else given["x"],
-                **{name: _table_added(problem, name, given) for name in ("mod_scale", "mod_shift") if name in given}}
+    operands = {name: _table_added(problem, name, given) for name in core.fixed}
+    if core.of_sum:
+        operands["x"] = results["sum"]
     own: dict[str, Any] = {}
     first = [name for name in early(problem) if name in moving]
     if core.early != ("x",):
@@ -106,9 +107,8 @@ def tangents(core: Core, given: dict[str, Any], results: dict[str, Any], moving:
     made = tuple(name for name in ("y", "sum") if name in problem.outputs)
     if not set(core.early) & set(own):
         made = ("y",)
-    fixed = [operands[name] for name in core.fixed]
     # Where shard_map has the same weight on all devices, the cast in front of the primitive makes its gradient their sum.
-    found = _tangents_p.bind(*_ffi.alike([*fixed, *own.values()]), core=core, moving=tuple(own), made=made)
+    found = _tangents_p.bind(*_ffi.alike([*operands.values(), *own.values()]), core=core, moving=tuple(own), made=made)
     return dict(zip(made, found))
 
 
@@ -287,12 +287,12 @@ def _kernel(core: Core, outputs: tuple[str, ...], dsum: bool, formula: Callable[
 def _transposed(core: Core, outputs: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
     """What the kernel computes: the transpose of the formula of tangents."""
     given = dict(zip(core.fixed, arrays))
-    made = ("y", "sum") if dsum else ("y",)
+    made, struct = ("y", "sum") if dsum else ("y",), cast(Any, jax.ShapeDtypeStruct)  # which has no types
 
     def like(name: str) -> Any:
         # A bias and a shift that are not fixed have the shapes of the weight and of the scale.
         array = given[name if name in given else {"bias": "weight", "mod_shift": "mod_scale"}[name]]
-        return jax.ShapeDtypeStruct(array.shape, jnp.dtype(core.dtype_of(name)))
+        return struct(array.shape, jnp.dtype(core.dtype_of(name)))
 
     def of_moving(*moving: Any) -> Any:
         return _formula(*arrays[:len(core.fixed)], *moving, core=core, moving=outputs, made=made)
