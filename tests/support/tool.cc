@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -34,8 +35,15 @@ ToolRun run_program(const std::string& program, const std::vector<std::string>& 
   std::vector<std::string> command = {program};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment;
+  // Each once: of two, getenv() takes the first one, and a shell the last one.
+  const auto is_given = [&](const std::string& name) {
+    return std::any_of(environment.begin(), environment.end(),
+                       [&](const std::string& one) { return one.starts_with(name); });
+  };
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (std::string(*variable).rfind("NORMJIT_", 0) != 0) variables.push_back(*variable);
+    const std::string inherited = *variable;
+    if (!inherited.starts_with("NORMJIT_") && !is_given(inherited.substr(0, inherited.find('=') + 1)))
+      variables.push_back(inherited);
   }
 
   const TempDirectory directory;  // files, not pipes: nothing can block
