@@ -1944,6 +1944,8 @@ TEST(HostCornersOfGradientRows, ModulationsOfGroups) {
         c.sum_gap = turn % 3 == 2 ? 2 * vector : 0;
         c.inputs = turn % 6 == 4 ? InputKind::nan_row : InputKind::unit;
         c.runs = 1 + static_cast<int>(turn % 2);
+        c.in_place = turn % 3 == 1;  // dx over dy, also of a last piece with fewer rows than the block
+        EXPECT_TRUE(legal(c)) << to_text(c);
         cases.push_back(c);
       }
   expect_right(cases);
