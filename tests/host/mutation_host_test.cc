@@ -1007,8 +1007,8 @@ const std::vector<Pinned> kPinned = {
      {0},
      kOf4Bits},
     // Gradients of a modulation: of each row, in a warp and in a block, with tables and an activation; of
-    // groups
-    // of rows that have pieces, in several blocks and in one; of more groups than blocks.
+    // groups of rows that have pieces, in several blocks and in one; of more groups than blocks; of groups
+    // whose last round has fewer rows than the next one.
     {"layernorm_bwd/cols=90/f32/wb1/mod:table/gelu gradient_rows threads=64 threads_per_row=8 vector=2 "
      "per_thread=6 arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 shift_gap=4 sum_gap=6 seed=380",
      {0},
@@ -1029,6 +1029,10 @@ const std::vector<Pinned> kPinned = {
     {"layernorm_bwd/cols=70/f32/w/mod gradient_rows threads=64 threads_per_row=16 vector=1 per_thread=5 "
      "exchange=grid grouped_rows=1 arch=sm_90 sms=2 rows=33 group=3 group_gap=2 inputs=nan_row seed=384",
      {0},
+     kGradients},
+    {"layernorm_bwd/cols=24/f32/wb/mod gradient_rows threads=32 threads_per_row=8 vector=1 per_thread=3 "
+     "exchange=grid grouped_rows=1 arch=sm_90 sms=1 rows=10 group=5 blocks=1 in_place=1 runs=2 seed=385",
+     {0, 13},
      kGradients},
     // Gradients of rows in parts of a warp: partial rows, lanes without a row, blocks that loop, gaps; sums
     // over rows by the last block, and by all.
