@@ -246,12 +246,9 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const long long row = round.first + own, ahead = following.first + own;
     const bool works = kRows == 1 || row < round.end;
     GradientPart part = next;
-    if constexpr (kMaySumGroups) {  // where one without a row may have one in the next round
-      if (works || ahead < following.end)
-        load<hw::Cache::evict_first>(next, on, ahead < following.end ? ahead : row, 0, lane, cut);
-    } else if (works) {
+    // In groups a thread without a row may have one in the next round.
+    if (works || (kMaySumGroups && ahead < following.end))
       load<hw::Cache::evict_first>(next, on, ahead < following.end ? ahead : row, 0, lane, cut);
-    }
     // The weights come from L1, and again behind the exchange: held from row to row, they would take the
     // registers of elements.
     GradientWeights weights;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -291,10 +292,13 @@ TEST_F(SignatureFiles, TrustSaysWhatIsNoKey) {
 TEST_F(SignatureFiles, ASecretKeyIsItsOwnersAlone) {
   for (const unsigned mode : {0644u, 0640u, 0604u, 0620u, 0602u, 0610u})
     EXPECT_THAT(refusal(file("k.key", kSecretFile, mode)), HasSubstr("chmod 600 " + directory_ / "k.key"));
-  // Only root gives a file away, and in a name space only to a user that this has.
-  const std::string others = file("k.key", kSecretFile, 0600);
-  if (::chown(others.c_str(), 12345, static_cast<gid_t>(-1)) == 0)
+  if (::geteuid() == 0) {
+    const std::string others = file("k.key", kSecretFile, 0600);
+    const int changed = ::chown(others.c_str(), 12345, static_cast<gid_t>(-1));
+    if (changed != 0 && errno == EINVAL) GTEST_SKIP() << "this name space has no other user";
+    ASSERT_EQ(changed, 0);
     EXPECT_THAT(refusal(others), HasSubstr("belongs to the user with the id 12345"));
+  }
 }
 
 TEST_F(SignatureFiles, ASecretKeyIsARegularFile) {

@@ -11,9 +11,9 @@
 // divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
 // that or one sample. Operands of a backward spec are x, gate, weight, bias if it is read, modulation, of
 // which a shift with an activation only, dy and dsum; its results those that it needs of dx, dweight, dbias,
-// dgate, dmod_scale and dmod_shift; a call of 0 rows writes none. Then comes a workspace
-// where the plans of the spec may need one. It is a result because XLA then knows of it: a command buffer
-// that is replayed finds it at the same place, and no other launch uses it.
+// dgate, dmod_scale and dmod_shift; a call of 0 rows writes none. Then comes a workspace where the plans of
+// the spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds
+// it at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <algorithm>
