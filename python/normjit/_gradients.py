@@ -58,7 +58,7 @@ def read_bias(spec: _library.Spec) -> bool:
 
 
 def read_shift(spec: _library.Spec) -> bool:
-    """Likewise on the shift of a modulation, of a backward spec."""
+    """Likewise on the shift of a modulation."""
     return bool(spec.modulation == SCALE_SHIFT and spec.activation != _NO_ACTIVATION)
 
 

@@ -33,8 +33,6 @@ from normjit.jax._operator import ACTIVATIONS, NUMBERS, Problem, normalize, prob
 
 __all__ = ["NormOutputs", "add_layer_norm", "add_rms_norm", "layer_norm", "norm", "rms_norm"]
 
-
-
 class NormOutputs(NamedTuple):
     """The outputs of norm(); None for those that the spec does not have."""
     out: jax.Array

@@ -32,10 +32,8 @@ def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
         return tuple(_samples_of(results, arrays[0]).values())
     value = widened(problem, dict(zip(problem.inputs, arrays)), arrays[0].shape[0])
     s = _summed(problem, value)
-    mean = jnp.zeros(s.shape[:1], s.dtype) if problem.is_rms else jnp.mean(s, axis=-1)
-    centred = s - mean[:, None]
-    rstd = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1) + problem.epsilon)
-    y = epilogue(problem, _rounded(centred * rstd[:, None], problem.rounds_norm, problem.dtypes["x"]), value)
+    mean, rstd, exact = standardized(problem, s)
+    y = epilogue(problem, _rounded(exact, problem.rounds_norm, problem.dtypes["x"]), value)
     results = {"y": y, "sum": s, "mean": mean, "rstd": rstd}
     if problem.dtypes["y"] in LARGEST:
         results.update(_narrowed(problem, y, value))
@@ -106,6 +104,21 @@ def prologue(problem: Problem, value: dict[str, Any]) -> Any:
 def _summed(problem: Problem, value: dict[str, Any]) -> Any:
     return _rounded(prologue(problem, value), problem.rounds_sum, problem.dtypes.get("residual", problem.dtypes.get(
         "sum", problem.dtypes["x"])))
+
+
+def standardized(problem: Problem, s: Any) -> tuple[Any, Any, Any]:
+    """The mean and the rstd of each row, and the row centred and multiplied by rstd."""
+    mean = jnp.zeros(s.shape[:1], s.dtype) if problem.is_rms else jnp.mean(s, axis=-1)
+    centred = s - mean[:, None]
+    rstd = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1) + problem.epsilon)
+    return mean, rstd, centred * rstd[:, None]
+
+
+def tangents_of_standardized(problem: Problem, ds: Any, rstd: Any, n: Any) -> tuple[Any, Any, Any]:
+    """Those of the three results, where the last two are these."""
+    along = jnp.mean(ds * n, axis=-1)
+    dmean = jnp.zeros_like(along) if problem.is_rms else jnp.mean(ds, axis=-1)
+    return dmean, -rstd * rstd * along, rstd[:, None] * (ds - dmean[:, None] - n * along[:, None])
 
 
 def epilogue(problem: Problem, normalized: Any, value: dict[str, Any]) -> Any:
@@ -201,12 +214,12 @@ def _laid_out(problem: Problem, scales: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, dtype)
 
 
-def moved(function: Callable[[dict[str, Any]], Any], value: dict[str, Any], moving: dict[str, Any], names: list[str]) -> Any:
-    """The tangent of function(value), of which those of these names move."""
-    def of_given(*given: Any) -> Any:
-        return function({**value, **dict(zip(names, given))})
+def moved(function: Callable[[dict[Any, Any]], Any], value: dict[Any, Any], changes: dict[Any, Any]) -> Any:
+    """The tangent of function(value), whose members with these tangents move."""
+    def of_moving(some: dict[Any, Any]) -> Any:
+        return function({**value, **some})
 
-    return jax.jvp(of_given, tuple(value[name] for name in names), tuple(moving[name] for name in names))[1]
+    return jax.jvp(of_moving, ({name: value[name] for name in changes},), (changes,))[1]
 
 
 def tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, changes: Sequence[Any]) -> dict[str, Any]:
@@ -221,17 +234,12 @@ def tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, cha
     centred = s if problem.is_rms else s - mean[:, None]
     exact = centred * rstd[:, None]
     dmean = drstd = jnp.zeros_like(rstd)
-    ds = dnormalized = jnp.zeros_like(s)
-    first = [name for name in early(problem) if name in moving]
+    ds = dn = jnp.zeros_like(s)
+    first = {name: moving.pop(name) for name in early(problem) if name in moving}
     if first:
-        ds = moved(functools.partial(prologue, problem), value, moving, first)
-        along = jnp.mean(ds * exact, axis=-1)
-        drstd = -rstd * rstd * along
-        dmean = dmean if problem.is_rms else jnp.mean(ds, axis=-1)
-        dnormalized = rstd[:, None] * (ds - dmean[:, None] - exact * along[:, None])
-    late = [name for name in moving if name not in early(problem)]
-    normalized = _rounded(exact, problem.rounds_norm, problem.dtypes["x"])
-    dy = moved(lambda given: epilogue(problem, given["normalized"], given), {**value, "normalized": normalized},
-                {**moving, "normalized": dnormalized}, ["normalized", *late])
+        ds = moved(functools.partial(prologue, problem), value, first)
+        dmean, drstd, dn = tangents_of_standardized(problem, ds, rstd, exact)
+    n = _rounded(exact, problem.rounds_norm, problem.dtypes["x"])
+    dy = moved(lambda some: epilogue(problem, some["n"], some), {**value, "n": n}, {**moving, "n": dn})
     made = {"y": dy, "sum": ds, "mean": dmean, "rstd": drstd, "amax": jnp.zeros((), problem.wide)}
     return {name: made[name].astype(problem.dtypes[name]) for name in problem.outputs}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import jax
 import jax.extend
@@ -25,7 +25,8 @@ from jax.interpreters import ad, batching, mlir
 
 from normjit import _gradients, _library
 from normjit.jax import _ffi
-from normjit.jax._formula import SHORT, early, epilogue, gated, moved, prologue, widened, with_table
+from normjit.jax._formula import (
+    SHORT, early, epilogue, gated, moved, prologue, standardized, tangents_of_standardized, widened, with_table)
 
 if TYPE_CHECKING:
     from normjit.jax._operator import Problem
@@ -95,7 +96,7 @@ def tangents(core: Core, given: dict[str, Any], results: dict[str, Any], moving:
     elif first:
         def summed(primals: dict[str, Any], changes: dict[str, Any]) -> Any:
             value, change = widened(problem, primals, rows), widened(problem, changes, rows)
-            return moved(functools.partial(prologue, problem), value, change, first)
+            return moved(functools.partial(prologue, problem), value, change)
 
         # Between forward and backward pass only the arguments are kept, not what is computed from them.
         own = {"x": jax.checkpoint(summed, prevent_cse=False)({name: given[name] for name in early(problem)},
@@ -127,21 +128,20 @@ def _formula(*arrays: Any, core: Core, moving: tuple[str, ...], made: tuple[str,
     problem, rows, names = core.problem, arrays[0].shape[0], core.fixed
     value = widened(problem, dict(zip(names, arrays)), rows)
     change = widened(problem, dict(zip(moving, arrays[len(names):])), rows)
-    s, first = value["x"], [name for name in moving if name in core.early]
+
+    def summed(some: dict[str, Any]) -> Any:
+        return some["x"] if core.early == ("x",) else gated(problem, some["x"], some)
+
+    s = summed(value)
+    _, rstd, n = standardized(problem, s)
     ds = dn = jnp.zeros_like(s)
-    if len(core.early) > 1:
-        s = gated(problem, s, value)
-    centred = s if problem.is_rms else s - jnp.mean(s, axis=-1, keepdims=True)
-    rstd = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + problem.epsilon)
-    n = centred * rstd
+    first = {name: change.pop(name) for name in core.early if name in change}
     if first:
-        ds = change["x"] if len(core.early) == 1 else moved(lambda some: gated(problem, some["x"], some), value, change, first)
-        dn = ds - n * jnp.mean(ds * n, axis=-1, keepdims=True)
-        dn = rstd * (dn if problem.is_rms else dn - jnp.mean(ds, axis=-1, keepdims=True))
-    late = [name for name in moving if name not in core.early]
+        ds = moved(summed, value, first)
+        dn = tangents_of_standardized(problem, ds, rstd, n)[2]
     # What is moving but not fixed is added: its value does not count.
-    value = {**{name: jnp.zeros_like(change[name]) for name in late}, **value, "n": n}
-    dy = moved(lambda some: epilogue(problem, some["n"], some), value, {**change, "n": dn}, ["n", *late])
+    value = {**{name: jnp.zeros_like(part) for name, part in change.items()}, **value, "n": n}
+    dy = moved(lambda some: epilogue(problem, some["n"], some), value, {**change, "n": dn})
     results = {"y": dy, "sum": ds}
     return tuple(results[name].astype(problem.dtypes[name]) for name in made)
 
@@ -157,13 +157,8 @@ def _jvp(arrays: Sequence[Any], changes: Sequence[Any], **call: Any) -> Any:
 
 def _moved(function: Callable[..., Any], arrays: Sequence[Any], changes: Sequence[Any]) -> Any:
     """The tangent of function(*arrays); None is one of 0."""
-    places = [place for place, change in enumerate(changes) if change is not None]
-
-    def of_moving(*some: Any) -> Any:
-        given = dict(zip(places, some))
-        return function(*(given.get(place, array) for place, array in enumerate(arrays)))
-
-    return jax.jvp(of_moving, [arrays[place] for place in places], [changes[place] for place in places])[1]
+    return moved(lambda given: function(*given.values()), dict(enumerate(arrays)),
+                 {place: change for place, change in enumerate(changes) if change is not None})
 
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, core: Core, moving: tuple[str, ...], made: tuple[str, ...]) -> list[Any]:
@@ -287,12 +282,12 @@ def _kernel(core: Core, outputs: tuple[str, ...], dsum: bool, formula: Callable[
 def _transposed(core: Core, outputs: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
     """What the kernel computes: the transpose of the formula of tangents."""
     given = dict(zip(core.fixed, arrays))
-    made, struct = ("y", "sum") if dsum else ("y",), cast(Any, jax.ShapeDtypeStruct)  # which has no types
+    made = ("y", "sum") if dsum else ("y",)
 
     def like(name: str) -> Any:
         # A bias and a shift that are not fixed have the shapes of the weight and of the scale.
         array = given[name if name in given else {"bias": "weight", "mod_shift": "mod_scale"}[name]]
-        return struct(array.shape, jnp.dtype(core.dtype_of(name)))
+        return array.astype(core.dtype_of(name))
 
     def of_moving(*moving: Any) -> Any:
         return _formula(*arrays[:len(core.fixed)], *moving, core=core, moving=outputs, made=made)
