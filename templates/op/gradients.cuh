@@ -428,6 +428,9 @@ struct ColumnSums {
   }
 };
 
+// Of the sums that a thread holds, the one for sum s.
+NJ_DEVICE int held_sum(int s) { return kWritesDweight && s == 0 ? 0 : kAddsProducts; }
+
 // Where the gradient of sum s is written.
 template <class Any>
 NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
@@ -506,6 +509,39 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradie
                      long long number, long long begin, int lane, const Cut& cut, ColumnSums& sums,
                      bool sums_groups = false) {
   write(part, weights, weights, row, on, number, begin, lane, cut, sums, sums_groups);
+}
+
+// ---- Rows that share scale and shift ----
+
+// Of a column, the sums of d * n and of d over such rows, the first of which is `row`. What follows for sum s
+// over all rows is given away: add(s, value).
+struct GroupSums {
+  Acc products, gradients;
+
+  template <class Any, class Add>
+  NJ_METHOD void each_sum(const Any& on, long long row, int column, const Add& add) const {
+    if constexpr (kSums > 0) {
+      Acc factor = widen(on.mod_scale[begin_of(on.mod_scale_rows, row) + column]);
+      if constexpr (kHasScaleTable) factor += widen(on.mod_scale_table[column]);
+      if constexpr (!kPlainModulation) factor += Acc(1);
+#pragma unroll
+      for (int s = 0; s < kSums; ++s) add(s, factor * (kWritesDweight && s == 0 ? products : gradients));
+    }
+  }
+  // The gradient of the scale; that of the shift is `gradients`.
+  template <class Any>
+  NJ_METHOD Acc of_scale(const Any& on, int column) const {
+    Acc scale = products;
+    if constexpr (kHasWeight)
+      scale *= kWeightOffset ? widen(on.weight[column]) + Acc(1) : widen(on.weight[column]);
+    if constexpr (kHasBias) scale += widen(on.bias[column]) * gradients;
+    return scale;
+  }
+};
+template <class Any>
+NJ_DEVICE void write_dmod(const Any& on, long long row, int column, Acc scale, Acc shift) {
+  on.dmod_scale[begin_of(on.dmod_scale_rows, row) + column] = narrow<Mod>(scale);
+  if constexpr (kShifts) on.dmod_shift[begin_of(on.dmod_shift_rows, row) + column] = narrow<Mod>(shift);
 }
 
 // ---- The workspace ----

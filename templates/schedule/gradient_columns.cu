@@ -10,6 +10,10 @@
 // Behind an activation a batch is read three times: when all have measured it, its sums of g are found, as it
 // is written one meeting later.
 // All blocks must be resident (Exchange::grid); without an exchange there is one.
+//
+// Where rows share scale and shift, no batch has rows of two such groups. Blocks that share columns add up d
+// and d * n of their rows of a group, and three meetings later, when all have, its parts are added: each
+// thread has some columns then, of all groups.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
@@ -21,12 +25,14 @@ enum : int { kChunks = static_cast<int>(plan_math::chunks(kColumns, kSpan, kColu
 // it, which others have begun to measure only when they had written the one four before it. (Behind an
 // activation likewise: it has waited for all to write the one four before.)
 enum : int { kBatches = plan_math::kBatches };
+// Batches from one that is written to the one that is measured when all blocks have written it.
+enum : int { kUntilAdded = 3 };
 
 // What blocks measure, by batch, row and chunk.
 struct Workspace {
   Header* header;
   RowSums* measured;  // [kBatches][kGroupRows][kChunks]
-  Acc* sums;          // [kSums][parts][kColumns]
+  Acc* sums;          // [kSums][parts][kColumns]; behind them [kBatches][kHeldSums][sharing][kColumns]
 
   NJ_METHOD RowSums& at(long long batch, long long row, long long chunk) const {
     return measured[(batch % kBatches * kGroupRows + row) * kChunks + chunk];
@@ -47,6 +53,33 @@ NJ_DEVICE int columns_of_chunk(int chunk) {
 }
 
 NJ_DEVICE Cut cut_of_chunk(int chunk) { return {0, 0, columns_of_chunk(chunk), columns_of_chunk(chunk)}; }
+
+// The rows in batches: those of a group, which are all rows unless groups share scale and shift.
+struct Batches {
+  long long rows, group, pieces;  // of the launch; of a group, and its batches
+  bool shared;
+
+  NJ_METHOD long long number() const { return (rows + group - 1) / group * pieces; }
+  NJ_METHOD long long begin(long long batch) const {
+    return batch / pieces * group + batch % pieces * kGroupRows;
+  }
+  NJ_METHOD int rows_of(long long batch) const {
+    const long long end = (batch / pieces + 1) * group, left = (end < rows ? end : rows) - begin(batch);
+    return left < kGroupRows ? static_cast<int>(left) : static_cast<int>(kGroupRows);
+  }
+  NJ_METHOD bool begins_group(long long batch) const { return batch % pieces == 0; }
+  NJ_METHOD bool ends_group(long long batch) const { return (batch + 1) % pieces == 0; }
+};
+template <class Any>
+NJ_DEVICE Batches batches_of(const Any& on) {
+  Batches batches = {on.rows, on.rows > 0 ? on.rows : 1, 0, false};
+  if constexpr (kMaySumGroups) {
+    batches.shared = on.dmod_scale_rows.inner == 0;
+    if (batches.shared) batches.group = on.dmod_scale_rows.n;
+  }
+  batches.pieces = (batches.group + kGroupRows - 1) / kGroupRows;
+  return batches;
+}
 
 // Sums of chunks, in double: there may be a million of them.
 struct WideGradientSums {
@@ -100,8 +133,11 @@ NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long b
     GradientPart part = next;
     load_item(next, item + gridDim.x < items ? item + gridDim.x : item);
     GradientWeights weights;
-    if constexpr (kMeasuresG) load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
     const Cut cut = cut_of_chunk(chunk);
+    if constexpr (kMeasuresG) {
+      load(weights, on, begin_of_chunk(chunk), lane, cut);
+      load_modulation(weights, on, begin + item / kChunks, begin_of_chunk(chunk), lane, cut);
+    }
     measure_warp(part, weights, lane, cut, parts[half + lane / kWarp]);
     hw::block_barrier();
     // The other warps go on with the next chunk.
@@ -132,8 +168,49 @@ NJ_DEVICE void flush(const Workspace& w, const Share& share, int chunk, const Co
   if constexpr (kSums > 0) {
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      add_to(w.sums + row_of_sums(s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
+      add_to(w.sums + row_of_sums(s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[held_sum(s)],
+             begins, threadIdx.x, cut_of_chunk(chunk));
+  }
+}
+
+// The same of a group. While its parts are added, those of three others are written.
+NJ_DEVICE Acc* part_of_group(const Workspace& w, long long group, int s, int sharing, int part) {
+  return w.sums + row_of_sums(kSums, 1, 0) +
+         row_of_sums(static_cast<int>(group % kBatches) * kHeldSums + s, sharing, part);
+}
+NJ_DEVICE void flush_group(const Workspace& w, const Share& share, int chunk, const ColumnSums& sums,
+                           long long group, bool begins) {
+  if constexpr (kMaySumGroups) {
+#pragma unroll
+    for (int s = 0; s < kHeldSums; ++s)
+      add_to(part_of_group(w, group, s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
              threadIdx.x, cut_of_chunk(chunk));
+  }
+}
+// Adds the parts of the group that a batch ends, if it does: its gradients, and what follows for dweight and
+// dbias, of which there is one part.
+template <class Any>
+NJ_DEVICE void end_group(const Any& on, const Workspace& w, const Batches& batches, long long batch,
+                         int sharing) {
+  if (!batches.ends_group(batch)) return;
+  const long long group = batch / batches.pieces, row = group * batches.group;
+  const long long step = static_cast<long long>(gridDim.x) * kThreads;
+#pragma unroll 1
+  for (long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x; i < kColumns; i += step) {
+    const int c = static_cast<int>(i);
+    Acc totals[2] = {};
+#pragma unroll
+    for (int s = 0; s < kHeldSums; ++s) {
+#pragma unroll 8
+      for (int part = 0; part < sharing; ++part)
+        totals[s] += hw::load<hw::Cache::no_l1, Acc>(part_of_group(w, group, s, sharing, part) + c);
+    }
+    const GroupSums of_column = {totals[0], totals[1]};
+    of_column.each_sum(on, row, c, [&](int s, Acc sum) {
+      Acc* const to = w.sums + row_of_sums(s, 1, 0) + c;
+      *to = group == 0 ? sum : *to + sum;
+    });
+    write_dmod(on, row, c, of_column.of_scale(on, c), of_column.gradients);
   }
 }
 
@@ -168,6 +245,7 @@ NJ_DEVICE void weigh_batch(const Operands& on, const Workspace& w, long long bat
       const int following = row + share.sharing < rows ? row + share.sharing : row;
       GradientPart part = next;
       load<hw::Cache::no_l1>(next, on, begin + following, first, lane, cut);
+      load_modulation(weights, on, begin + row, first, lane, cut);
       const Pair own =
           lanes_sum<kWarp>(weigh(part, weights, gradients[row].statistics, lane, cut, [](int, Acc) {}));
       if (lane % kWarp == 0) weighed[half + lane / kWarp].of = own;
@@ -183,28 +261,38 @@ NJ_DEVICE void weigh_batch(const Operands& on, const Workspace& w, long long bat
 }
 
 // Writes dx of a batch, and adds to the sums over rows.
-NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
+NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, const Batches& batches, long long batch,
                            const Share& share, RowGradient* gradients, ColumnSums& sums) {
-  const int lane = threadIdx.x;
+  const int lane = threadIdx.x, rows = batches.rows_of(batch);
+  const long long begin = batches.begin(batch);
   share_out<true>(w, batch, rows, share, gradients);
-  if (share.works() && share.own < rows) {
-    for (int chunk = share.first_chunk; chunk < kChunks; chunk += static_cast<int>(gridDim.x)) {
-      const long long first = begin_of_chunk(chunk);
-      const Cut cut = cut_of_chunk(chunk);
-      GradientWeights weights;
-      load(weights, on, first, lane, cut);
-      if (!Share::keeps_sums()) sums = {};
-      GradientPart next = {};
-      load<hw::Cache::evict_first>(next, on, begin + share.own, first, lane, cut);
+  // The parts of a group are those of all blocks that share columns, also of one that has none of its rows.
+  const bool ends_part =
+      kMaySumGroups && batches.shared && (!Share::keeps_sums() || batches.ends_group(batch));
+  if (!share.works() || (share.own >= rows && !ends_part)) return;
+  for (int chunk = share.first_chunk; chunk < kChunks; chunk += static_cast<int>(gridDim.x)) {
+    const long long first = begin_of_chunk(chunk);
+    const Cut cut = cut_of_chunk(chunk);
+    GradientWeights weights;
+    load(weights, on, first, lane, cut);
+    if (!Share::keeps_sums()) sums = {};
+    GradientPart next = {};
+    if (share.own < rows) load<hw::Cache::evict_first>(next, on, begin + share.own, first, lane, cut);
 #pragma unroll 1
-      for (int row = share.own; row < rows; row += share.sharing) {
-        const int following = row + share.sharing < rows ? row + share.sharing : row;
-        GradientPart part = next;
-        load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
-        load_dsum(part, on, begin + row, first, lane, cut);
-        write(part, weights, gradients[row], on, begin + row, first, lane, cut, sums);
-      }
-      if (!Share::keeps_sums()) flush(w, share, chunk, sums, batch == 0);
+    for (int row = share.own; row < rows; row += share.sharing) {
+      const int following = row + share.sharing < rows ? row + share.sharing : row;
+      GradientPart part = next;
+      load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
+      load_dsum(part, on, begin + row, first, lane, cut);
+      load_modulation(weights, on, begin + row, first, lane, cut);
+      write(part, weights, gradients[row], on, begin + row, first, lane, cut, sums, batches.shared);
+    }
+    if (ends_part) {
+      flush_group(w, share, chunk, sums, batch / batches.pieces,
+                  Share::keeps_sums() || batches.begins_group(batch));
+      sums = {};
+    } else if (!Share::keeps_sums()) {
+      flush(w, share, chunk, sums, batch == 0);
     }
   }
 }
@@ -219,28 +307,36 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
 
-  const auto rows_of = [&](long long batch) {
-    const long long left = on.rows - batch * kGroupRows;
-    return left < kGroupRows ? static_cast<int>(left) : static_cast<int>(kGroupRows);
-  };
   ColumnSums sums = {};
-  const long long batches = (on.rows + kGroupRows - 1) / kGroupRows;
+  const Batches in = batches_of(on);
+  const long long batches = in.number();
   constexpr int kLag = plan_math::rows_behind(kWeighs);  // from the batch that is measured
   const long long steps = batches + kLag;
   for (long long batch = 0; batch < steps; ++batch) {
-    if (batch < batches) measure_batch(on, w, batch, batch * kGroupRows, rows_of(batch), parts);
+    if (batch < batches) measure_batch(on, w, batch, in.begin(batch), in.rows_of(batch), parts);
     if (kWeighs ? batch == 0 : batch < batches) arrive_at_meeting(*w.header, batch + 1);
     if (batch == 0) continue;
     wait_for_meeting(*w.header, batch);
+    if constexpr (kMaySumGroups)
+      if (in.shared && batch >= kUntilAdded) end_group(on, w, in, batch - kUntilAdded, share.sharing);
     if constexpr (kWeighs) {
       const long long weighs = batch - 1;
       if (weighs < batches)
-        weigh_batch(on, w, weighs, weighs * kGroupRows, rows_of(weighs), share, gradients, weighed);
+        weigh_batch(on, w, weighs, in.begin(weighs), in.rows_of(weighs), share, gradients, weighed);
     }
     const long long written = batch - kLag;
-    if (!kWeighs || written >= 0)
-      write_batch(on, w, written, written * kGroupRows, rows_of(written), share, gradients, sums);
+    if (!kWeighs || written >= 0) write_batch(on, w, in, written, share, gradients, sums);
     if (kWeighs && batch + 1 < steps) arrive_at_meeting(*w.header, batch + 1);
+  }
+  if constexpr (kMaySumGroups) {
+    if (in.shared) {
+      arrive_at_meeting(*w.header, steps);
+      wait_for_meeting(*w.header, steps);
+      for (long long batch = steps > kUntilAdded ? steps - kUntilAdded : 0; batch < batches; ++batch)
+        end_group(on, w, in, batch, share.sharing);
+      meet_and_add(on, *w.header, steps + 1, w.sums, 1, across);
+      return;
+    }
   }
   if constexpr (kSums > 0) {
     if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);

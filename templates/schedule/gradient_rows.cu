@@ -59,12 +59,11 @@ NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
   }
 }
 
-// All rows of sums; and of those that a thread holds the one for sum s.
+// All rows of sums.
 template <class Any>
 NJ_DEVICE Acc* all_sums(const Any& on) {
   return reinterpret_cast<Acc*>(&meeting_in(on.workspace) + 1);
 }
-NJ_DEVICE int held_sum(int s) { return kWritesDweight && s == 0 ? 0 : kAddsProducts; }
 
 // The rows that a block takes together, from `first` on: those of a unit up to `end`. None if that is 0.
 struct Round {
@@ -133,27 +132,17 @@ NJ_DEVICE void end_piece(const Any& on, const PiecesInTurn& turn, long long unit
   const auto read = [](const Acc* from) { return hw::load<hw::Cache::no_l1, Acc>(from); };
 #pragma unroll 1
   for (int c = threadIdx.x; c < kColumns; c += kThreads) {
-    const Acc products = read(of[0] + c), gradients = kAddsGradients ? read(of[kHeldSums - 1] + c) : Acc(0);
-    if constexpr (kSums > 0) {
-      Acc factor = widen(on.mod_scale[begin_of(on.mod_scale_rows, row) + c]);
-      if constexpr (kHasScaleTable) factor += widen(on.mod_scale_table[c]);
-      if constexpr (!kPlainModulation) factor += Acc(1);
-#pragma unroll
-      for (int s = 0; s < kSums; ++s) {
-        Acc* const to = all + row_of_sums(s, parts, block) + c;
-        const Acc sum = factor * (kWritesDweight && s == 0 ? products : gradients);
-        *to = begins ? sum : *to + sum;
-      }
-    }
-    Acc scale = products;
-    if constexpr (kHasWeight) scale *= kWeightOffset ? widen(on.weight[c]) + Acc(1) : widen(on.weight[c]);
-    if constexpr (kHasBias) scale += widen(on.bias[c]) * gradients;
+    const GroupSums of_column = {read(of[0] + c), kAddsGradients ? read(of[kHeldSums - 1] + c) : Acc(0)};
+    of_column.each_sum(on, row, c, [&](int s, Acc sum) {
+      Acc* const to = all + row_of_sums(s, parts, block) + c;
+      *to = begins ? sum : *to + sum;
+    });
+    const Acc scale = of_column.of_scale(on, c);
     if (turn.pieces > 1) {
       all[row_of_sums(kSums, parts, unit) + c] = scale;
-      if constexpr (kShifts) all[row_of_sums(kSums + 1, parts, unit) + c] = gradients;
+      if constexpr (kShifts) all[row_of_sums(kSums + 1, parts, unit) + c] = of_column.gradients;
     } else {
-      on.dmod_scale[begin_of(on.dmod_scale_rows, row) + c] = narrow<Mod>(scale);
-      if constexpr (kShifts) on.dmod_shift[begin_of(on.dmod_shift_rows, row) + c] = narrow<Mod>(gradients);
+      write_dmod(on, row, c, scale, of_column.gradients);
     }
   }
   hw::block_barrier();
@@ -171,17 +160,15 @@ NJ_DEVICE void add_pieces(const Any& on, const PiecesInTurn& turn, const Acc* al
        i += step) {
     const long long number = i / kColumns, row = number * turn.group;
     const int c = static_cast<int>(i % kColumns);
+    Acc totals[2] = {};
 #pragma unroll
     for (int s = 0; s < kGroupSums; ++s) {
-      Acc total = 0;
 #pragma unroll 8
       for (long long piece = 0; piece < turn.pieces; ++piece)
-        total += hw::load<hw::Cache::no_l1, Acc>(
+        totals[s] += hw::load<hw::Cache::no_l1, Acc>(
             all + row_of_sums(kSums + s, gridDim.x, number * turn.pieces + piece) + c);
-      if (s == 0) on.dmod_scale[begin_of(on.dmod_scale_rows, row) + c] = narrow<Mod>(total);
-      if constexpr (kShifts)
-        if (s == 1) on.dmod_shift[begin_of(on.dmod_shift_rows, row) + c] = narrow<Mod>(total);
     }
+    write_dmod(on, row, c, totals[0], totals[1]);
   }
 }
 template <class Any>

@@ -1873,84 +1873,6 @@ TEST(HostCornersOfGradientRows, WithoutSums) {
   expect_right(cases);
 }
 
-// A modulation of each row, of all kinds, in parts of a warp and in blocks; rows that have distances of their
-// own.
-TEST(HostCornersOfGradientRows, Modulations) {
-  std::vector<KernelCase> cases;
-  for (const Modulation modulation : {Modulation::scale, Modulation::scale_shift})
-    for (const bool plain : {false, true})
-      for (const bool table : {false, true})
-        for (const DType dtype : kDTypes) {
-          const std::size_t turn = cases.size();
-          const NormSpec spec = canonical({.norm = turn % 3 == 0 ? Norm::rms : Norm::layer,
-                                           .backward = true,
-                                           .columns = turn % 8 == 7 ? 1 : 70,
-                                           .input = dtype,
-                                           .output = turn % 3 == 1 ? kDTypes[turn / 2 % 4] : dtype,
-                                           .modulation_type = turn % 3 == 2 ? kDTypes[turn / 3 % 4] : dtype,
-                                           .dsum = turn % 2 == 0,
-                                           .affine = kAffines[turn / 2 % 3].value,
-                                           .weight_offset = turn % 5 == 0,
-                                           .modulation = modulation,
-                                           .plain_modulation = plain,
-                                           .modulation_table = table,
-                                           .activation = kActivations[turn % 5],
-                                           .scale = turn % 4 == 0 ? -0.5 : 1.0,
-                                           .need = turn % 7 == 0 ? Need::dx : Need::all});
-          const int vector = spec.columns == 1 ? 1 : 2;
-          KernelCase c = turn % 2 == 0
-                             ? gradient(Strategy::gradient_rows, spec, vector, 7, kBoth[turn / 2 % 2])
-                             : gradient_in_blocks(spec, 64, vector, 7, kBoth[turn / 2 % 2]);
-          c.plan.grouped_rows = turn / 2 % 3 == 2;
-          c.scale_gap = static_cast<std::int64_t>(turn % 3) * 2;
-          c.sum_gap = static_cast<std::int64_t>(turn % 4) * 2;
-          c.guard = turn / 2 % 2 == 0 ? Guard::before : Guard::behind;
-          cases.push_back(c);
-        }
-  expect_right(cases);
-}
-
-// Scale and shift of groups of rows: groups of one row and of more rows than the launch has blocks for, more
-// groups than blocks and fewer, one group, pieces that are not full, a NaN, which stays in its group; with
-// and without the sums over all rows, and with an activation.
-TEST(HostCornersOfGradientRows, ModulationsOfGroups) {
-  std::vector<KernelCase> cases;
-  for (const std::int64_t group : {1, 2, 3, 7, 30})
-    for (const std::int64_t groups : {1, 2, 5, 12})
-      for (const Exchange exchange : kBoth) {
-        const std::size_t turn = cases.size();
-        const NormSpec spec =
-            canonical({.norm = turn % 5 == 0 ? Norm::rms : Norm::layer,
-                       .backward = true,
-                       .columns = turn % 4 == 3 ? 45 : 100,
-                       .input = turn % 7 == 3 ? DType::bf16 : DType::f32,
-                       .dsum = turn % 5 == 1,
-                       .affine = kAffines[turn / 3 % 3].value,
-                       .weight_offset = turn % 4 == 1,
-                       .modulation = turn % 3 == 0 ? Modulation::scale : Modulation::scale_shift,
-                       .plain_modulation = turn % 6 == 1,
-                       .modulation_table = turn % 5 == 2,
-                       .activation = turn % 4 == 2 ? Activation::silu : Activation::none,
-                       .need = turn % 5 == 3 ? Need::dx : Need::all});
-        const int vector = spec.columns % 2 == 0 ? 2 : 1;
-        KernelCase c = turn / 2 % 2 == 0
-                           ? gradient(Strategy::gradient_rows, spec, vector, group * groups, exchange)
-                           : gradient_in_blocks(spec, 64, vector, group * groups, exchange);
-        c.plan.exchange = exchange;
-        c.plan.grouped_rows = true;
-        c.group = group;
-        if (group > 1) c.group_gap = 3 * vector;
-        c.scale_gap = turn % 3 == 1 ? vector : 0;
-        c.sum_gap = turn % 3 == 2 ? 2 * vector : 0;
-        c.inputs = turn % 6 == 4 ? InputKind::nan_row : InputKind::unit;
-        c.runs = 1 + static_cast<int>(turn % 2);
-        c.in_place = turn % 3 == 1;  // dx over dy, also of a last piece with fewer rows than the block
-        EXPECT_TRUE(legal(c)) << to_text(c);
-        cases.push_back(c);
-      }
-  expect_right(cases);
-}
-
 // A row for a cluster of blocks, whose last slice may be short.
 KernelCase gradient_in_cluster(const NormSpec& spec, int blocks, int threads, std::int64_t rows) {
   KernelCase c = gradient(Strategy::gradient_ring, spec, 1, rows);
@@ -2051,6 +1973,104 @@ TEST(HostCornersOfGradientColumns, ManyChunks) {
         cases.push_back(c);
         c.inputs = InputKind::large_mean;
         cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// ---- Gradients of a modulation ----
+
+// Rows of a chunk or several, for a block that has them all to one of many that share a chunk; short batches.
+KernelCase gradient_in_chunks(const NormSpec& spec, int vector, std::int64_t rows, Exchange exchange,
+                              std::size_t turn) {
+  KernelCase c = gradient(Strategy::gradient_columns, spec, vector, rows, exchange);
+  c.plan.threads = c.plan.threads_per_row = 32;
+  c.plan.per_thread = turn % 3 == 2 ? 2 : 1;
+  c.plan.group_rows = 1 << turn % 4;
+  c.device.sm_count = 1 + static_cast<int>(turn * 3 % 8);
+  return c;
+}
+
+// A modulation of each row, of all kinds, in parts of a warp, in blocks and in chunks; rows that have
+// distances of their own.
+TEST(HostCornersOfModulatedGradients, OfRows) {
+  std::vector<KernelCase> cases;
+  for (const Modulation modulation : {Modulation::scale, Modulation::scale_shift})
+    for (const bool plain : {false, true})
+      for (const bool table : {false, true})
+        for (const DType dtype : kDTypes) {
+          const std::size_t turn = cases.size() / 2;
+          const NormSpec spec = canonical({.norm = turn % 3 == 0 ? Norm::rms : Norm::layer,
+                                           .backward = true,
+                                           .columns = turn % 8 == 7 ? 1 : 70,
+                                           .input = dtype,
+                                           .output = turn % 3 == 1 ? kDTypes[turn / 2 % 4] : dtype,
+                                           .modulation_type = turn % 3 == 2 ? kDTypes[turn / 3 % 4] : dtype,
+                                           .dsum = turn % 2 == 0,
+                                           .affine = kAffines[turn / 2 % 3].value,
+                                           .weight_offset = turn % 5 == 0,
+                                           .modulation = modulation,
+                                           .plain_modulation = plain,
+                                           .modulation_table = table,
+                                           .activation = kActivations[turn % 5],
+                                           .scale = turn % 4 == 0 ? -0.5 : 1.0,
+                                           .need = turn % 7 == 0 ? Need::dx : Need::all});
+          const int vector = spec.columns == 1 ? 1 : 2;
+          for (const bool in_chunks : {false, true}) {
+            const Exchange exchange = kBoth[turn / 2 % 2];
+            KernelCase c = in_chunks       ? gradient_in_chunks(spec, vector, 7, exchange, turn)
+                           : turn % 2 == 0 ? gradient(Strategy::gradient_rows, spec, vector, 7, exchange)
+                                           : gradient_in_blocks(spec, 64, vector, 7, exchange);
+            c.plan.grouped_rows = turn / 2 % 3 == 2;
+            c.scale_gap = static_cast<std::int64_t>(turn % 3) * 2;
+            c.sum_gap = static_cast<std::int64_t>(turn % 4) * 2;
+            c.guard = turn / 2 % 2 == 0 ? Guard::before : Guard::behind;
+            cases.push_back(c);
+          }
+        }
+  expect_right(cases);
+}
+
+// Scale and shift of groups of rows: groups of one row and of more rows than the launch has blocks for, more
+// groups than blocks and fewer, one group, pieces and batches that are not full, a NaN, which stays in its
+// group; with and without the sums over all rows, and with an activation. Of chunks fewer than blocks, as
+// many and more.
+TEST(HostCornersOfModulatedGradients, OfGroups) {
+  std::vector<KernelCase> cases;
+  for (const std::int64_t group : {1, 2, 3, 7, 30})
+    for (const std::int64_t groups : {1, 2, 5, 12})
+      for (const Exchange exchange : kBoth) {
+        const std::size_t turn = cases.size() / 2;
+        const NormSpec spec =
+            canonical({.norm = turn % 5 == 0 ? Norm::rms : Norm::layer,
+                       .backward = true,
+                       .columns = turn % 4 == 3 ? 45 : 100,
+                       .input = turn % 7 == 3 ? DType::bf16 : DType::f32,
+                       .dsum = turn % 5 == 1,
+                       .affine = kAffines[turn / 3 % 3].value,
+                       .weight_offset = turn % 4 == 1,
+                       .modulation = turn % 3 == 0 ? Modulation::scale : Modulation::scale_shift,
+                       .plain_modulation = turn % 6 == 1,
+                       .modulation_table = turn % 5 == 2,
+                       .activation = turn % 4 == 2 ? Activation::silu : Activation::none,
+                       .need = turn % 5 == 3 ? Need::dx : Need::all});
+        const int vector = spec.columns % 2 == 0 ? 2 : 1;
+        for (const bool in_chunks : {false, true}) {
+          const std::int64_t rows = group * groups;
+          KernelCase c = in_chunks           ? gradient_in_chunks(spec, vector, rows, exchange, turn)
+                         : turn / 2 % 2 == 0 ? gradient(Strategy::gradient_rows, spec, vector, rows, exchange)
+                                             : gradient_in_blocks(spec, 64, vector, rows, exchange);
+          c.plan.exchange = exchange;
+          c.plan.grouped_rows = true;
+          c.group = group;
+          if (group > 1) c.group_gap = 3 * vector;
+          c.scale_gap = turn % 3 == 1 ? vector : 0;
+          c.sum_gap = turn % 3 == 2 ? 2 * vector : 0;
+          c.inputs = turn % 6 == 4 ? InputKind::nan_row : InputKind::unit;
+          c.runs = 1 + static_cast<int>(turn % 2);
+          c.in_place = turn % 3 == 1;  // dx over dy, also of a last piece with fewer rows than the block
+          EXPECT_TRUE(legal(c)) << to_text(c);
+          cases.push_back(c);
+        }
       }
   expect_right(cases);
 }

@@ -42,7 +42,6 @@ class Enumeration {
     const int aligned = std::min(aligned_elements(spec, use_.alignment), widest);
     if (spec.backward) {
       gradients(aligned);
-      if (found_.empty()) found_.push_back(too_long(aligned));
       return std::move(found_);
     }
     if (spec.channels_first) {
@@ -86,16 +85,6 @@ class Enumeration {
   }
   void add_legal(const Plan& plan) {
     if (is_legal(plan, use_.spec, use_.device)) found_.push_back(plan);
-  }
-
-  // The gradients of a modulation have no plan for rows that no block holds. check() refuses this one, and
-  // says so.
-  static Plan too_long(int vector) {
-    return {.strategy = Strategy::gradient_rows,
-            .threads = kWarp,
-            .threads_per_row = kWarp,
-            .vector = vector,
-            .per_thread = 1};
   }
 
   void gradients(int vector) {

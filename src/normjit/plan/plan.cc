@@ -113,9 +113,8 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
   const bool in_ring = plan.strategy == Strategy::gradient_ring;
   const bool in_cluster = plan.exchange == Exchange::cluster;
   const bool whole_block = plan.threads_per_row == plan.threads;
-  if (spec.modulation != Modulation::none && !in_rows)
-    return concat({name(plan.strategy),
-                   " has no modulation; gradient_rows has, of rows that the registers of a block hold"});
+  if (spec.modulation != Modulation::none && in_ring)
+    return "gradient_ring has no modulation; gradient_rows and gradient_columns have";
   if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
       !(power_of_two(plan.threads) || in_ring || (in_rows && whole_block)))
     return "threads must be a power of two from 32 to 1024, or a multiple of 32 where a block of "
@@ -128,11 +127,7 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
     return concat(
         {"per_thread must be at least 1, and times vector at most ", shortest(kMostGradientElements)});
   if (in_rows && columns_per_block(plan) < spec.columns)
-    return concat({spec.modulation == Modulation::none ? ""
-                                                       : "gradients of a modulation need rows that the "
-                                                         "registers of a block hold, as gradient_rows has "
-                                                         "them: ",
-                   "threads_per_row * vector * per_thread must cover the columns"});
+    return "threads_per_row * vector * per_thread must cover the columns";
   if (plan.unaligned || plan.group_rows < 1 || plan.group_rows > (in_rows || in_ring ? 1 : kMostBatchRows))
     return concat({"gradients need unaligned=0, and group_rows=1, of gradient_columns up to ",
                    shortest(kMostBatchRows)});
@@ -286,8 +281,8 @@ RowsRegime regime_of(const NormSpec& spec, std::int64_t rows, const DeviceProfil
 }
 
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
-  // Of forward norms that the fit has not seen, the model's choice is 2.4 % slower than the best with 8, 2.7 %
-  // with 16.
+  // Of forward norms that the fit has not seen, the model's choice is 2.4 % slower than the best with 8, 2.7
+  // % with 16.
   constexpr int kSmsPerLoneRow = 8;
   if (rows <= device.sm_count / kSmsPerLoneRow) return RowsRegime::lone;
   return rows < device.sm_count ? RowsRegime::few : RowsRegime::many;
@@ -410,8 +405,12 @@ std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const Device
     const std::int64_t chunks = chunks_of(plan, spec);
     const std::int64_t parts = in_rows ? grid.max_parts : std::max<std::int64_t>(1, grid.max_blocks / chunks);
     const int size = size_of(compute_type(spec));
-    const int sums =
-        sums_over_rows(spec) + (plan.grouped_rows ? sums_over_groups(spec) + held_sums(spec) : 0);
+    // Of rows that share scale and shift the parts of a group: those of some are under way, or a part is of
+    // its two sums and of what is written for them.
+    const int of_groups = !plan.grouped_rows || !writes_dmod(spec) ? 0
+                          : in_rows                                ? sums_over_groups(spec) + held_sums(spec)
+                                                                   : plan_math::kBatches * held_sums(spec);
+    const int sums = sums_over_rows(spec) + of_groups;
     if (in_rows && sums == 0) return 0;
     if (!in_rows) bytes += plan_math::measured_bytes(plan.group_rows, chunks, size);
     bytes += ceil_div(sums * parts * spec.columns * size, 16) * 16;
