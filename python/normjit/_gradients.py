@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from normjit import _library
 
-# Why a launch or a prepare is refused where there is no kernel: the formula serves instead. ILLEGAL_PLAN: no plan takes so
-# many columns.
-UNAVAILABLE = (_library.ILLEGAL_PLAN, _library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
+# Why a launch or a prepare is refused where there is no kernel: the formula serves instead.
+UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 _TYPES = frozenset(_library.DTYPES[name] for name in ("f16", "bf16", "f32", "f64"))
 _NO_ACTIVATION, _NO_AFFINE, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["none"], _library.AFFINES["wb"]
 NO_MODULATION, SCALE_SHIFT = _library.MODULATIONS["none"], _library.MODULATIONS["mod"]

@@ -18,7 +18,6 @@ _SONAMES = ("libnormjit.so.{}".format(ABI_VERSION), "libnormjit.so")
 
 OK = 0
 WORKSPACE_REQUIRED = 206
-ILLEGAL_PLAN = 301
 NO_COMPILER = 400
 NO_CONTEXT = 503
 BAD_ARGUMENT = 700

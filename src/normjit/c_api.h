@@ -487,7 +487,7 @@ NORMJIT_C_EXPORT normjit_status normjit_layer_norm(normjit_service* service, con
  * first launch, and each launch leaves them ready for the next. What is behind them may hold anything. */
 #define NORMJIT_WORKSPACE_ZEROED ((size_t)225 << 10)
 /* Bytes of workspace that suffice for every launch of this spec by normjit_norm on the current context's
- * device; mostly 0. NORMJIT_ILLEGAL_PLAN where no plan takes the spec. */
+ * device; mostly 0. */
 NORMJIT_C_EXPORT normjit_status normjit_workspace_bytes(normjit_service* service, const normjit_spec* spec,
                                                         size_t* bytes, char** error);
 

@@ -363,7 +363,6 @@ class NORMJIT_API Service {
   }
 
   // Workspace that suffices for every launch of this spec through norm on the current context's device.
-  // Errors: IllegalPlan where no plan takes the spec, as then no launch would.
   Result<std::size_t> workspace_bytes(const NormSpec& spec);
 
   // Keeps a tuned plan in the cache directory, in the place of an older one for the same use. Services made

@@ -257,16 +257,6 @@ TEST(Service, WorkspaceSufficesForEveryKernelOfTheSpec) {
                 enough);
 }
 
-TEST(Service, ASpecWithoutAPlanHasNoWorkspace) {
-  FakeMachine machine;
-  Service service = machine.service();
-  NormSpec modulated = parse_spec("layernorm_bwd/cols=1024/f16/mod").value();
-  EXPECT_TRUE(service.workspace_bytes(modulated).ok());
-  modulated.columns = 65536;
-  EXPECT_EQ(service.workspace_bytes(modulated).code(), Code::IllegalPlan);
-  EXPECT_EQ(service.prepare(modulated).code(), Code::IllegalPlan);
-}
-
 TEST(Service, RendersTheSourceThatPrepareCompiles) {
   FakeMachine machine;
   Service service = machine.service();

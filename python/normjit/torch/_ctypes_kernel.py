@@ -16,7 +16,7 @@ from normjit._gradients import UNAVAILABLE, need_of
 from normjit._operands import GRADIENT_OPERANDS, ONE, OPERANDS
 from normjit.torch import _check, _gradients
 from normjit.torch._activation import NONE
-from normjit.torch._launch import has_plan, launch
+from normjit.torch._launch import launch
 from normjit.torch._problem import OUTPUTS, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
@@ -207,8 +207,6 @@ def _gradients_of(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, 
         layer, affine, weight_offset and weight is not None, dsum is not None, need_of(of_x, of_weight, of_bias),
         *[_code(x.dtype if part is None else part.dtype)
           for part in (x, dy, weight, dsum, mod_scale if gate is None else gate)])
-    if not has_plan(problem.text, x.device, batch_invariant):
-        return None
     vectors = [None if part is None else part.reshape(-1) for part in (weight, bias)]
     factors = [None if part is None or name not in problem.operands else part.contiguous()
                for name, part in (("mod_scale", mod_scale), ("mod_shift", mod_shift))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import threading
 from typing import Any
 
@@ -45,19 +44,6 @@ def _lasting_zeros(size: int, stream: int | None) -> int:
     if failed:
         raise RuntimeError("CUDA out of memory. normjit got none for a workspace.")
     return memory.value
-
-
-@functools.lru_cache(maxsize=1024)
-def has_plan(text: str, device: torch.device, batch_invariant: bool) -> bool:
-    """Whether a plan of a device takes the spec of this text."""
-    try:
-        with _current(device):
-            _workspace_bytes(_library.parse_spec(text), device, _library.service(batch_invariant))
-    except _library.Error as error:
-        if error.status != _library.ILLEGAL_PLAN:
-            raise
-        return False
-    return True
 
 
 def _current(device: torch.device) -> Any:

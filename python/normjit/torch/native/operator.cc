@@ -167,9 +167,6 @@ class Call {
 
   // Whether there is anything to launch.
   bool has_elements() const { return elements(x_, 0, x_.dims) != 0; }
-  bool has_plan(normjit_service* service) const {
-    return workspace_bytes(service, spec_, x_.device) != kNoPlan;
-  }
   void launch(normjit_service* service) { normjit_torch::launch(service, spec_, tensors_, x_); }
 
  private:
@@ -514,8 +511,8 @@ bool launch_gradients(Call& call, normjit_service* service) {
     call.launch(service);
     return true;
   } catch (const Refused& why) {
-    if (why.status != NORMJIT_ILLEGAL_PLAN && why.status != NORMJIT_NO_COMPILER &&
-        why.status != NORMJIT_NOT_CACHED && why.status != NORMJIT_NOT_READY)
+    if (why.status != NORMJIT_NO_COMPILER && why.status != NORMJIT_NOT_CACHED &&
+        why.status != NORMJIT_NOT_READY)
       throw;
     return false;
   }
@@ -541,7 +538,7 @@ std::optional<Gradients> gradients(const GradientArguments& a) {
   const bool launches = call.has_elements() && spec.need != 0;
   normjit_service* const service = a.batch_invariant ? normjit.invariant_service() : normjit.service;
   const std::optional<std::int64_t> shared = launches ? rows_that_share(a, x, outer) : 1;
-  if (!shared || (launches && !call.has_plan(service))) return {};
+  if (!shared) return {};
   call.take_rows(offsetof(normjit_tensors, x), a.x, x, x);
   call.take_rows(offsetof(normjit_tensors, dy), a.dy, facts_of(a.dy), x);
   if (spec.dsum != 0) call.take_rows(offsetof(normjit_tensors, dsum), a.dsum, facts_of(a.dsum), x);

@@ -13,10 +13,8 @@
 
 namespace normjit_torch {
 
-// How much a spec needs on the current device; kNoPlan where that has no plan for it. Remembered by each
-// thread, as asking takes longer than a launch. (Bytes between members may tell equal specs apart, which only
-// costs a question.)
-constexpr std::int64_t kNoPlan = -1;
+// How much a spec needs on the current device. Remembered by each thread, as asking takes longer than a
+// launch. (Bytes between members may tell equal specs apart, which only costs a question.)
 inline std::int64_t workspace_bytes(normjit_service* service, const normjit_spec& spec, int device) {
   struct Known {
     normjit_service* service;
@@ -36,13 +34,8 @@ inline std::int64_t workspace_bytes(normjit_service* service, const normjit_spec
   if (place.service == service && place.device == device && std::memcmp(&place.spec, &spec, sizeof spec) == 0)
     return place.bytes;
   std::size_t bytes = 0;
-  try {
-    ask(device, [&](char** error) { return normjit.workspace_bytes(service, &spec, &bytes, error); });
-    place = {service, spec, device, static_cast<std::int64_t>(bytes)};
-  } catch (const Refused& why) {
-    if (why.status != NORMJIT_ILLEGAL_PLAN) throw;
-    place = {service, spec, device, kNoPlan};
-  }
+  ask(device, [&](char** error) { return normjit.workspace_bytes(service, &spec, &bytes, error); });
+  place = {service, spec, device, static_cast<std::int64_t>(bytes)};
   return place.bytes;
 }
 
