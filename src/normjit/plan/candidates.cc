@@ -98,6 +98,7 @@ class Enumeration {
       for (plan.threads = 128; plan.threads <= 512; plan.threads *= 2)
         if (plan.per_thread <= most) add_gradients(plan);
     }
+    long_rows_of_warps(plan);
     for (plan.per_thread = 1; plan.per_thread <= most; ++plan.per_thread) {
       const std::int64_t threads = ceil_div(ceil_div(vectors, plan.per_thread), kWarp) * kWarp;
       if (threads <= kWarp || threads > 1024) continue;
@@ -119,6 +120,18 @@ class Enumeration {
         plan.threads_per_row = plan.threads;
         add_gradients(plan);
       }
+  }
+
+  // Rows of which each lane of a warp has more elements than a thread of a block may have. Accesses of half
+  // the width leave fewer lanes beyond the last column. 32,768 x 1152 bf16: 86 us, and 121 us in blocks.
+  void long_rows_of_warps(Plan plan) {
+    constexpr int kWidest = 4;
+    plan.threads_per_row = kWarp;
+    plan.vector = std::min(plan.vector, kWidest);
+    const std::int64_t vectors = ceil_div(use_.spec.columns / plan.vector, kWarp);
+    plan.per_thread = static_cast<int>(std::min<std::int64_t>(vectors, kMostElementsOfLane));
+    if (plan.per_thread * plan.vector <= kMostGradientElements) return;
+    for (plan.threads = 128; plan.threads <= 256; plan.threads *= 2) add_gradients(plan);
   }
 
   // Rows in shared memory: of one block, or of a cluster.

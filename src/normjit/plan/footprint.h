@@ -130,6 +130,8 @@ inline int fewest_stages(const NormSpec& spec) { return 2 + rows_behind(spec); }
 
 // The most elements of a row that a thread of gradients holds, and rows of a batch of gradient_columns.
 inline constexpr int kMostGradientElements = 32, kMostBatchRows = 512;
+// The same of a lane that shares its row with its warp alone, without a gate, where x and dy have 16 bits.
+inline constexpr int kMostElementsOfLane = 40;
 
 // ---- How a plan divides rows ----
 
@@ -137,6 +139,11 @@ inline constexpr int kMostGradientElements = 32, kMostBatchRows = 512;
 inline bool is_of_gradients(const Plan& plan) {
   return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_ring ||
          plan.strategy == Strategy::gradient_columns;
+}
+inline int most_elements_of_gradients(const Plan& plan, const NormSpec& spec) {
+  const bool in_warps = plan.strategy == Strategy::gradient_rows && plan.threads_per_row == kWarp;
+  const bool halves = size_of(spec.input) == 2 && size_of(spec.output) == 2 && spec.gate == Gate::none;
+  return in_warps && halves ? kMostElementsOfLane : kMostGradientElements;
 }
 // Whether the kernel lets all blocks of its launch meet, which must be resident for that.
 inline bool all_blocks_meet(const Plan& plan, const NormSpec& spec) {
@@ -561,6 +568,13 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const int gated = !has_modulation_type(spec)           ? 0
                     : in_rows && (converts || in_double) ? 2 * elements
                                                          : elements;
+  if (elements > kMostGradientElements && in_rows) {
+    const int more = spec.modulation == Modulation::none ? spec.dsum ? elements / 2 : 0
+                     : spec.affine == Affine::none       ? elements / 4
+                                                         : 2 * elements;
+    return static_cast<int>(
+        ceil_div(registers_of_gradients(plan, spec) + (weighs(spec) ? 60 : 84) + more, 8) * 8);
+  }
   const auto with_sums = [&](int others) {
     return std::max(kFewest,
                     static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others + gated, 8) * 8));

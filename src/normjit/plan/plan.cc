@@ -123,9 +123,9 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
     return "threads_per_row must be that of a block, or of gradient_rows a power of two up to 32";
   if (!power_of_two(plan.vector) || plan.vector > 8 || spec.columns % plan.vector != 0)
     return "vector must be 1, 2, 4 or 8, and divide the columns";
-  if (plan.per_thread < 1 || plan.per_thread > kMostGradientElements / plan.vector)
-    return concat(
-        {"per_thread must be at least 1, and times vector at most ", shortest(kMostGradientElements)});
+  const int most = most_elements_of_gradients(plan, spec);
+  if (plan.per_thread < 1 || plan.per_thread > most / plan.vector)
+    return concat({"per_thread must be at least 1, and times vector at most ", shortest(most)});
   if (in_rows && columns_per_block(plan) < spec.columns)
     return "threads_per_row * vector * per_thread must cover the columns";
   if (plan.unaligned || plan.group_rows < 1 || plan.group_rows > (in_rows || in_ring ? 1 : kMostBatchRows))
@@ -281,8 +281,8 @@ RowsRegime regime_of(const NormSpec& spec, std::int64_t rows, const DeviceProfil
 }
 
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
-  // Of forward norms that the fit has not seen, the model's choice is 2.4 % slower than the best with 8, 2.7 %
-  // with 16.
+  // Of forward norms that the fit has not seen, the model's choice is 2.4 % slower than the best with 8, 2.7
+  // % with 16.
   constexpr int kSmsPerLoneRow = 8;
   if (rows <= device.sm_count / kSmsPerLoneRow) return RowsRegime::lone;
   return rows < device.sm_count ? RowsRegime::few : RowsRegime::many;
