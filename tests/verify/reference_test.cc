@@ -190,6 +190,33 @@ TEST(Reference, MagnitudeMeasuresTheTerms) {
   EXPECT_EQ(values[1].magnitude, 3);
 }
 
+// Where a kernel rounds the normalized value to the other side, an activation stretches that distance.
+TEST(Reference, AnActivationIsInTheUnitOfARounding) {
+  constexpr int kCount = 2048;
+  std::vector<double> values;
+  for (double value = -8; values.size() < kCount; value += 0x1p-7) values.push_back(value);
+  std::vector<std::uint16_t> x(values.size());
+  store(DType::f16, x.data(), 0, kCount, values.data());
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    const NormSpec spec{.columns = kCount,
+                        .input = DType::f16,
+                        .output = DType::f32,
+                        .rounding = Rounding::norm,
+                        .activation = activation,
+                        .scale = -2};
+    std::vector<ReferenceValue> found(values.size());
+    reference_values(spec, inputs_at(x.data()), {.mean = 0, .rstd = 1}, 0, kCount, found.data());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double unit = unit_in_last_place(DType::f16, values[i]);
+      for (const double other : {values[i] - unit, values[i] + unit})
+        EXPECT_GE(found[i].unit * (1 + 1e-9), std::fabs(2 * activate(activation, other) + found[i].value))
+            << values[i];
+      EXPECT_LE(found[i].unit, 2 * 1.13 * unit * (1 + 1e-9));
+    }
+  }
+}
+
 // ---- Results of 8 bits ----
 
 NormSpec of_8_bits(DType output, Quantization quantization, Rounding rounding = Rounding::none) {
