@@ -45,11 +45,11 @@ class CudaKernelTest : public ::testing::Test {
 TEST_F(CudaKernelTest, LoadsCompletelyWhereTheDeviceIsCurrent) {
   const auto kernel = load("code", {.threads = 256, .dynamic_shared_bytes = 65536});
   ASSERT_TRUE(kernel.ok()) << kernel.error().message;
-  EXPECT_THAT(cuda_.calls(),
-              ElementsAre("cuCtxGetDevice", "cuThreadExchangeStreamCaptureMode relaxed",
-                          "cuLibraryLoadData options=0 relaxed", "cuLibraryGetKernel 1 kernel",
-                          "cuKernelSetAttribute 1001 shared=65536 device=101", "cuKernelGetFunction 1001",
-                          "cuFuncLoad 2001", "cuThreadExchangeStreamCaptureMode global"));
+  EXPECT_THAT(cuda_.calls(), ElementsAre("cuCtxGetDevice", "cuThreadExchangeStreamCaptureMode relaxed",
+                                         "cuLibraryLoadData options=0 relaxed", "cuLibraryGetKernel 1 kernel",
+                                         "cuKernelGetFunction 1001", "cuFuncLoad 2001",
+                                         "cuKernelSetAttribute 1001 shared=65536 device=101",
+                                         "cuThreadExchangeStreamCaptureMode global"));
 }
 
 TEST_F(CudaKernelTest, TouchesNoContextForAnotherDevice) {

@@ -161,7 +161,11 @@ class SickDeviceGpuTest : public GpuTest {
       for (const NormSpec& spec : specs)
         so.expect_code(builder.prepare(spec), Code::Ok, "prepare of " + to_text(spec));
     }
-    Service poor(options(folder / "cache"));
+    Options talks = options(folder / "cache");  // what it says is shown where the test fails
+    talks.log = [](LogLevel level, std::string_view text) {
+      if (level >= LogLevel::info) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+    };
+    Service poor(talks);
     std::vector<CUdeviceptr> taken = fill_the_device();
     int refused = 0;
     std::vector<Kernel> kernels;  // keep what they take

@@ -75,6 +75,15 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
 
   result = driver.cuLibraryGetKernel(&loaded->kernel_, library, kernel.c_str());
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryGetKernel");
+  // Before its attributes are set: where memory is short, the driver accepts those of a function that it has
+  // not loaded, loads it, and leaves them out.
+  if (place.is_current) {
+    CUfunction function = nullptr;
+    result = driver.cuKernelGetFunction(&function, loaded->kernel_);
+    if (result != CUDA_SUCCESS) return failed(result, "cuKernelGetFunction");
+    if (driver.cuFuncLoad != nullptr) result = driver.cuFuncLoad(function);
+    if (result != CUDA_SUCCESS) return failed(result, "cuFuncLoad");
+  }
   // Set for any size: the default limit is 48 KiB less the kernel's static shared memory.
   if (shape.dynamic_shared_bytes > 0) {
     result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -85,13 +94,6 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
     result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1,
                                          loaded->kernel_, place.device);
     if (result != CUDA_SUCCESS) return failed(result, "cuKernelSetAttribute");
-  }
-  if (place.is_current) {
-    CUfunction function = nullptr;
-    result = driver.cuKernelGetFunction(&function, loaded->kernel_);
-    if (result != CUDA_SUCCESS) return failed(result, "cuKernelGetFunction");
-    if (driver.cuFuncLoad != nullptr) result = driver.cuFuncLoad(function);
-    if (result != CUDA_SUCCESS) return failed(result, "cuFuncLoad");
   }
   return std::shared_ptr<LoadedKernel>(loaded);
 }
