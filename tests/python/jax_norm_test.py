@@ -761,7 +761,7 @@ class Blocks(Case):
         np.testing.assert_array_equal(jax.grad(lambda x: call(x).amax)(x), np.zeros(x.shape))
         ours = jax.grad(lambda x: jnp.sin(call(x).out).sum())(x)
         right = jax.grad(lambda x: jnp.sin(normjit.jax.norm("rmsnorm/cols=24/f32", x)).sum())(x)
-        np.testing.assert_allclose(ours, right, rtol=1e-6)
+        np.testing.assert_allclose(ours, right, rtol=1e-5, atol=1e-6)
 
     def test_vmap(self):
         """Rows of a batch are rows; where scales are laid out for all of them together, each of the batch has its own."""

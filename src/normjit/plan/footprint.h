@@ -575,9 +575,10 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
     return static_cast<int>(
         ceil_div(registers_of_gradients(plan, spec) + (weighs(spec) ? 60 : 84) + more, 8) * 8);
   }
+  const int in_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0 ? 24 : 0;
   const auto with_sums = [&](int others) {
-    return std::max(kFewest,
-                    static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others + gated, 8) * 8));
+    const std::int64_t all = registers_of_gradients(plan, spec) + others + gated + in_groups;
+    return std::max(kFewest, static_cast<int>(ceil_div(all, 8) * 8));
   };
   // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer. Of
   // a short one the compiler has more elements in hand at once.
