@@ -565,9 +565,9 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
   const bool in_double = compute_type(spec) == DType::f64, in_rows = plan.strategy == Strategy::gradient_rows;
   // A function of the gate and its slope, or bias and modulation, of as many elements as are under way.
-  const int gated = !has_modulation_type(spec)           ? 0
-                    : in_rows && (converts || in_double) ? 2 * elements
-                                                         : elements;
+  const bool weighs_affine = spec.activation != Activation::none && spec.affine != Affine::none;
+  const bool holds_two = (in_rows && (converts || in_double)) || weighs_affine;
+  const int gated = !has_modulation_type(spec) ? 0 : holds_two ? 2 * elements : elements;
   if (elements > kMostGradientElements && in_rows) {
     const int more = spec.modulation == Modulation::none ? spec.dsum ? elements / 2 : 0
                      : spec.affine == Affine::none       ? elements / 4
@@ -575,7 +575,9 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
     return static_cast<int>(
         ceil_div(registers_of_gradients(plan, spec) + (weighs(spec) ? 60 : 84) + more, 8) * 8);
   }
-  const int in_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0 ? 24 : 0;
+  // Of sums over groups gradient_columns holds addresses while it writes rows.
+  const bool ends_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0;
+  const int in_groups = !ends_groups ? 0 : weighs_affine ? 40 : 24;
   const auto with_sums = [&](int others) {
     const std::int64_t all = registers_of_gradients(plan, spec) + others + gated + in_groups;
     return std::max(kFewest, static_cast<int>(ceil_div(all, 8) * 8));
