@@ -130,7 +130,7 @@ inline int fewest_stages(const NormSpec& spec) { return 2 + rows_behind(spec); }
 
 // The most elements of a row that a thread of gradients holds, and rows of a batch of gradient_columns.
 inline constexpr int kMostGradientElements = 32, kMostBatchRows = 512;
-// The same of a lane that shares its row with its warp alone, without a gate, where x and dy have 16 bits.
+// The same of a lane of a warp that has a row of 16-bit x and dy, without a gate.
 inline constexpr int kMostElementsOfLane = 40;
 
 // ---- How a plan divides rows ----
@@ -140,6 +140,7 @@ inline bool is_of_gradients(const Plan& plan) {
   return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_ring ||
          plan.strategy == Strategy::gradient_columns;
 }
+// The most elements of a row that a thread of this plan may hold.
 inline int most_elements_of_gradients(const Plan& plan, const NormSpec& spec) {
   const bool in_warps = plan.strategy == Strategy::gradient_rows && plan.threads_per_row == kWarp;
   const bool halves = size_of(spec.input) == 2 && size_of(spec.output) == 2 && spec.gate == Gate::none;
