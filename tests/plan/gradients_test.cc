@@ -342,6 +342,45 @@ TEST(GradientWorkspace, OfColumnsHasWhatIsMeasured) {
       << "there is one block";
 }
 
+// A warp's row of x and dy of 16 bits without a gate may have 40 elements a lane.
+TEST(GradientPlans, LongerRowsInWarpsAreThoseOf16Bits) {
+  const NormSpec spec{.backward = true, .columns = 1280, .input = DType::bf16, .affine = Affine::weight};
+  const Plan plan{.strategy = Strategy::gradient_rows,
+                  .threads = 128,
+                  .threads_per_row = 32,
+                  .vector = 4,
+                  .per_thread = 10,
+                  .exchange = Exchange::grid};
+  EXPECT_TRUE(check(plan, spec, h200()).ok());
+  EXPECT_EQ(choose(spec, h200(), RowsRegime::many, Alignment::eight).threads_per_row, 32);
+  expect_refused(
+      spec, plan,
+      {{"per_thread must be at least 1, and times vector at most 40", [](Plan& p) { p.per_thread = 11; }},
+       {"and times vector at most 32", [](Plan& p) { p.threads_per_row = p.threads; }}});
+  NormSpec gated = spec, wide = {.backward = true, .columns = 1280, .affine = Affine::weight};
+  gated.gate = Gate::after;
+  for (const NormSpec& other : {gated, wide}) {
+    const auto refused = check(plan, other, h200());
+    ASSERT_EQ(refused.code(), Code::IllegalPlan);
+    EXPECT_THAT(refused.error().message, HasSubstr("and times vector at most 32"));
+  }
+}
+
+// The last block alone would take longer for the sums of all groups than all blocks for the rows.
+TEST(GradientPlans, SumsOverGroupsAreAddedByAllBlocks) {
+  for (const Affine affine : {Affine::none, Affine::weight_bias})
+    for (std::int64_t columns = 16; columns < 100'000; columns = columns * 3 / 2) {
+      const NormSpec spec{
+          .backward = true, .columns = columns, .affine = affine, .modulation = Modulation::scale_shift};
+      const auto all = candidates(spec, h200(), RowsRegime::many, Alignment::eight);
+      EXPECT_TRUE(std::ranges::is_partitioned(all, [](const Candidate& candidate) {
+        return candidate.plan.exchange == Exchange::grid;
+      })) << columns;
+      EXPECT_EQ(all.front().plan.exchange, Exchange::grid) << columns;
+      EXPECT_EQ(fallback(spec, h200(), RowsRegime::many, Alignment::eight).exchange, Exchange::none);
+    }
+}
+
 TEST(GradientWorkspace, IsOfTheSumsThatAreNeeded) {
   const Plan plan{.strategy = Strategy::gradient_rows,
                   .threads = 256,
