@@ -1152,8 +1152,8 @@ const std::vector<Pinned> kPinned = {
      "group_rows=16 exchange=grid arch=sm_90 sms=2 rows=33 inputs=nan_row seed=324",
      {0, 13},
      kGradients},
-    // A modulation of each row; of groups: more blocks than rows of a batch, several batches of a group, more
-    // chunks than blocks, whose sums are added to those of earlier batches.
+    // A modulation of each row; of groups: more blocks than rows of a batch, several batches of a group, or
+    // one, more chunks than blocks, whose sums are added to those of earlier batches.
     {"layernorm_bwd/cols=90/f32/wb1/mod:table/gelu gradient_columns threads=32 threads_per_row=32 vector=2 "
      "per_thread=1 group_rows=3 exchange=grid arch=sm_90 sms=5 rows=14 scale_gap=2 shift_gap=4 sum_gap=6 "
      "seed=390",
@@ -1163,6 +1163,10 @@ const std::vector<Pinned> kPinned = {
      "per_thread=1 group_rows=2 exchange=grid grouped_rows=1 arch=sm_90 sms=8 rows=36 group=3 runs=2 "
      "seed=391",
      {0, 13, 10},
+     kGradients},
+    {"layernorm_bwd/cols=90/f32/wb1/mod:table gradient_columns threads=32 threads_per_row=32 vector=2 "
+     "per_thread=1 group_rows=3 exchange=grid grouped_rows=1 arch=sm_90 sms=8 rows=24 group=2 seed=393",
+     {0, 13},
      kGradients},
     {"rmsnorm_bwd/cols=700/f32/w/mod0 gradient_columns threads=64 threads_per_row=64 vector=1 per_thread=2 "
      "group_rows=2 exchange=grid grouped_rows=1 arch=sm_90 sms=2 rows=15 group=5 sum_gap=3 seed=392",
