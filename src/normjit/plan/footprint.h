@@ -569,29 +569,26 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const bool weighs_affine = spec.activation != Activation::none && spec.affine != Affine::none;
   const bool holds_two = (in_rows && (converts || in_double)) || weighs_affine;
   const int gated = !has_modulation_type(spec) ? 0 : holds_two ? 2 * elements : elements;
-  if (elements > kMostGradientElements && in_rows) {
+  const auto in_all = [&](std::int64_t others) {
+    return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8);
+  };
+  if (in_rows && elements > kMostGradientElements) {  // a row of a warp, from reports of its own
     const int more = spec.modulation == Modulation::none ? spec.dsum ? elements / 2 : 0
                      : spec.affine == Affine::none       ? elements / 4
                                                          : 2 * elements;
-    return static_cast<int>(
-        ceil_div(registers_of_gradients(plan, spec) + (weighs(spec) ? 60 : 84) + more, 8) * 8);
+    return in_all((weighs(spec) ? 60 : 84) + more);
   }
   // Of sums over groups gradient_columns holds addresses while it writes rows.
   const bool ends_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0;
   const int in_groups = !ends_groups ? 0 : weighs_affine ? 40 : 24;
-  const auto with_sums = [&](int others) {
-    const std::int64_t all = registers_of_gradients(plan, spec) + others + gated + in_groups;
-    return std::max(kFewest, static_cast<int>(ceil_div(all, 8) * 8));
-  };
+  const auto with_sums = [&](int others) { return std::max(kFewest, in_all(others + gated + in_groups)); };
   // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer. Of
   // a short one the compiler has more elements in hand at once.
   if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_ring)
     return with_sums(in_double ? 120 : 24 + 3 * elements);
   if (spec.activation != Activation::none && in_rows)
     return with_sums(in_double ? 88 + gated : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
-  if (plan.strategy == Strategy::gradient_ring)
-    return static_cast<int>(
-        ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec) + gated, 8) * 8);
+  if (plan.strategy == Strategy::gradient_ring) return in_all(registers_of_ring(spec) + gated);
   const int others = in_double       ? 88
                      : converts      ? 36 + elements * 3 / 2
                      : in_rows       ? 48 + (single ? elements / 2 : 0)

@@ -281,8 +281,8 @@ RowsRegime regime_of(const NormSpec& spec, std::int64_t rows, const DeviceProfil
 }
 
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
-  // Of forward norms that the fit has not seen, the model's choice is 2.4 % slower than the best with 8, 2.7
-  // % with 16.
+  // Of forward norms that the fit has not seen, the model's choice is slower than the best by 2.4 % with 8,
+  // and by 2.7 % with 16.
   constexpr int kSmsPerLoneRow = 8;
   if (rows <= device.sm_count / kSmsPerLoneRow) return RowsRegime::lone;
   return rows < device.sm_count ? RowsRegime::few : RowsRegime::many;
