@@ -93,7 +93,8 @@ class Tensors(ctypes.Structure):
                 ("upper_bound", ctypes.c_void_p), ("global_scale", ctypes.c_void_p), ("also", Rows),
                 ("block_scale", ctypes.c_void_p), ("amax", ctypes.c_void_p), ("dy", Rows), ("dsum", Rows),
                 ("dx", Rows), ("dweight", ctypes.c_void_p), ("dbias", ctypes.c_void_p), ("dgate", Rows),
-                ("dmod_scale", Rows), ("dmod_shift", Rows)]
+                ("dmod_scale", Rows), ("dmod_shift", Rows), ("saved_mean", ctypes.c_void_p),
+                ("saved_rstd", ctypes.c_void_p)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}

@@ -229,7 +229,8 @@ structures! {
         dsum: InputRows = InputRows::default(), dx: OutputRows = OutputRows::default(),
         dweight: *mut c_void = ptr::null_mut(), dbias: *mut c_void = ptr::null_mut(),
         dgate: OutputRows = OutputRows::default(), dmod_scale: OutputRows = OutputRows::default(),
-        dmod_shift: OutputRows = OutputRows::default(),
+        dmod_shift: OutputRows = OutputRows::default(), saved_mean: *const c_void = ptr::null(),
+        saved_rstd: *const c_void = ptr::null(),
     }
     /// An operand that a spec has.
     "normjit_operand" OperandRow {

@@ -160,7 +160,7 @@ oracle::Problem problem_of(const RunCommand& options, const NormSpec& spec, cons
     const std::string& address = options.addresses.of[i];
     if (!address.empty())
       layouts.of[i] = address_from(kOperands[i], address, files.of[i] ? files.of[i]->elements() : 0);
-    if (options.in_place.of[i]) in_place |= static_cast<OperandSet>(1u << i);
+    in_place |= set_of(i, options.in_place.of[i]);
   }
   return oracle::make_problem(spec, shape.rows, layouts, in_place, shape.plane).value();
 }
@@ -388,11 +388,12 @@ int run(const RunCommand& options) {
   }
 
   OperandSet from_files = 0;
-  for (std::size_t i = 0; i < kOperandCount; ++i) from_files |= files.of[i].has_value() << i;
+  for (std::size_t i = 0; i < kOperandCount; ++i) from_files |= set_of(i, files.of[i].has_value());
   fill_inputs(problem, options.seed, from_files);
   for (const OperandRow& row : kOperands)
     if (auto& file = files[row.operand])
       read_input(row, !options.addresses[row.operand].empty(), *file, problem[row.operand]);
+  fill_statistics(problem, from_files);
   reset_outputs(problem);
 
   RunReport report{.spec = spec, .rows = shape.rows, .execution = executor->execute(problem), .check = {}};

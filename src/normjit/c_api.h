@@ -216,7 +216,7 @@ typedef struct normjit_spec {
   int32_t sum;              /* 1: also what is normalized, in the residual type */
   int32_t affine;           /* 0: NORMJIT_NO_AFFINE */
   int32_t activation;       /* 0: NORMJIT_NO_ACTIVATION */
-  int32_t statistics;       /* 1: also mean and rstd of each row; rms: rstd only */
+  int32_t statistics;       /* 1: also mean and rstd of each row; rms: rstd only. backward: they are given */
   int32_t residual_type;    /* dtype of residual, sum and dsum; 0: input's */
   int32_t in_bias;          /* 1: a vector that is added to x */
   int32_t rounding;         /* 0: NORMJIT_NO_ROUNDING */
@@ -388,6 +388,8 @@ typedef struct normjit_tensors {
   normjit_output_rows dgate; /* [rows, columns], modulation type: the gradient of the gate; may be gate */
   normjit_output_rows dmod_scale; /* [rows, columns], modulation type; inner 0: sums over n rows each */
   normjit_output_rows dmod_shift; /* likewise */
+  const void* saved_mean;         /* [rows], f32, or f64 for f64: mean, as the forward wrote it */
+  const void* saved_rstd;         /* likewise */
 } normjit_tensors;
 #define NORMJIT_TENSORS_INIT                                                                               \
   {                                                                                                        \
@@ -396,7 +398,7 @@ typedef struct normjit_tensors {
         NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, \
         0, NULL, NULL, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS,           \
         NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS,             \
-        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS                                                   \
+        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL                                       \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -442,6 +444,8 @@ enum {
   NORMJIT_OPERAND_DGATE = 28,
   NORMJIT_OPERAND_DMOD_SCALE = 29,
   NORMJIT_OPERAND_DMOD_SHIFT = 30,
+  NORMJIT_OPERAND_SAVED_MEAN = 31,
+  NORMJIT_OPERAND_SAVED_RSTD = 32,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

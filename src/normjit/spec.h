@@ -161,8 +161,10 @@ struct NormSpec {
   ScaleFormat scale_format = ScaleFormat::f32;   // of blocks; no meaning without them
   ScaleLayout scale_layout = ScaleLayout::rows;  // likewise
   Also also = Also::none;
-  bool amax = false;        // also write the largest magnitude of the result in front of its quantization
-  bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
+  bool amax = false;  // also write the largest magnitude of the result in front of its quantization
+  // Also write mean and rstd of each row; for rms, rstd alone. Backward: they are given, as the forward wrote
+  // them, and not computed again from x.
+  bool statistics = false;
   // x, residual, y and sum are [samples, columns, Tensors::plane], and each position of a plane is a row.
   bool channels_first = false;
   Need need = Need::all;  // backward: which gradients are written; no meaning in a forward
@@ -202,7 +204,7 @@ NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& 
 //   activation      there is a gate behind the norm
 //   backward        the spec has anything but norm, columns, types of 16 to 64 bits, epsilon, gate,
 //                   gate_function, affine, weight_offset, modulation, plain_modulation, modulation_table,
-//                   activation, scale, dsum and need; there is a gate and modulation
+//                   activation, scale, statistics, dsum and need; there is a gate and modulation
 //   need            the affine has none of the gradients that are needed; there is dsum, and dx is not needed
 //   channels_first  there is affine_rows, a gate, modulation, quantization by row or block, also or amax
 NORMJIT_API Result<void> validate(const NormSpec& spec);

@@ -42,6 +42,8 @@ enum class Operand : std::uint8_t {
   dgate,            // [rows, columns], modulation type: that of the gate
   dmod_scale,       // [rows, columns], modulation type: that of mod_scale, or its sum over groups of rows
   dmod_shift,       // likewise of mod_shift
+  saved_mean,       // [rows], compute type: mean, as the forward wrote it
+  saved_rstd,       // [rows], compute type: rstd, likewise
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -131,6 +133,8 @@ struct Tensors {
   OutputRows dgate{};
   OutputRows dmod_scale{};
   OutputRows dmod_shift{};
+  const void* saved_mean = nullptr;
+  const void* saved_rstd = nullptr;
 };
 
 }  // namespace normjit

@@ -178,8 +178,9 @@ RowInputs inputs_of(const Problem& problem, std::int64_t row) {
   inputs.step = problem.step();
   for (const OperandRow& each : kOperands)
     if (!each.output && each.present(problem.spec))
-      inputs[each.operand] =
-          is_matrix(each, problem.spec) ? problem.row(each.operand, row) : problem[each.operand].data();
+      inputs[each.operand] = is_matrix(each, problem.spec) ? problem.row(each.operand, row)
+                             : each.extent == Extent::rows ? problem[each.operand].row(row)
+                                                           : problem[each.operand].data();
   return inputs;
 }
 
@@ -316,6 +317,26 @@ void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere
   for (std::size_t i = 0; i < kOperandCount; ++i)
     if (!kOperands[i].output && !has(from_elsewhere, i))
       fill_random(problem.operands.of[i], seed, distribution_of(kOperands[i].operand, problem.spec));
+  fill_statistics(problem, from_elsewhere);
+}
+
+void fill_statistics(Problem& problem, OperandSet from_elsewhere) {
+  NormSpec measured = problem.spec;
+  measured.statistics = false;
+  const auto fills = [&](Operand operand) {
+    return row_of(operand).present(problem.spec) && !has(from_elsewhere, static_cast<std::size_t>(operand));
+  };
+  const bool mean = fills(Operand::saved_mean), rstd = fills(Operand::saved_rstd);
+  if (!mean && !rstd) return;
+  const DType dtype = compute_type(problem.spec);
+  parallel_for(problem.rows, std::max<std::int64_t>(1, kPiece / problem.spec.columns),
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t row = first; row < last; ++row) {
+                   const RowStatistics of_row = row_statistics(measured, inputs_of(problem, row));
+                   if (mean) store(dtype, problem[Operand::saved_mean].data(), row, 1, &of_row.mean);
+                   if (rstd) store(dtype, problem[Operand::saved_rstd].data(), row, 1, &of_row.rstd);
+                 }
+               });
 }
 
 void fill(Problem& problem, std::uint64_t seed) {

@@ -138,6 +138,9 @@ void reset_outputs(Problem& problem);
 // that results reach the range of the output type, and some exceed it; upper_bound so that some rows reach
 // it; global_scale so that the scales of blocks are within e4m3.
 void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
+// The statistics that a backward spec is given, but those that come from elsewhere: of the other inputs as
+// they are now. Part of fill_inputs().
+void fill_statistics(Problem& problem, OperandSet from_elsewhere = 0);
 // Both of it.
 void fill(Problem& problem, std::uint64_t seed);
 

@@ -22,7 +22,8 @@ struct RowStatistics {
 };
 
 // Layer: mean and 1 / sqrt(variance + epsilon); rms: 1 / sqrt(mean square + epsilon). Two passes with
-// compensated sums, so that the result is good to the last bits for any length.
+// compensated sums, so that the result is good to the last bits for any length. Of a backward spec with
+// statistics those that are given.
 RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noexcept;
 
 // s of columns [first, first + count), before it is rounded to be stored. What is rounded before s is

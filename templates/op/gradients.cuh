@@ -17,7 +17,8 @@
 // products with g are taken with the distances from the mean of the warp's own columns, and moved to the
 // row's mean with what is exchanged. They keep their precision under a large offset, as the variance does.
 // Behind an activation g needs n (kWeighs). Then the statistics are exchanged first, and the sums of g and
-// of its products with n afterwards, which need not be moved.
+// of its products with n afterwards, which need not be moved. Where the statistics are given
+// (kGivenStatistics), these two sums are all that is exchanged of a row, with or without an activation.
 namespace normjit {
 
 static_assert(kBackward && !kChannelsFirst && !kUnaligned);
@@ -33,8 +34,8 @@ enum : bool {
 };
 enum : int { kHeldSums = kAddsProducts + kAddsGradients, kSumPlaces = kHeldSums > 0 ? kHeldSums : 1 };
 enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
-enum : bool { kActivates = Activation::chosen != Activation::none, kWeighs = kActivates && kWritesDx };
-enum : bool { kMeasuresG = kWritesDx && !kActivates };
+enum : bool { kActivates = Activation::chosen != Activation::none };
+enum : bool { kWeighs = kActivates && kWritesDx && !kGivenStatistics, kMeasuresG = kWritesDx && !kWeighs };
 enum : bool { kHasGate = GateAt::chosen != GateAt::none };
 
 // What is normalized, of an element; and the gradient that arrives at the affine, in front of scale and
@@ -51,6 +52,7 @@ NJ_DEVICE Acc arrives(const Vec<Output>& dy, const Vec<Mod>& gate, int i) {
 // The part of a row that a thread holds in registers, as it was loaded. Other parts may read a vector as it
 // is asked for: they have the same functions.
 struct GradientPart {
+  RowStatistics given;  // of the row, where they are
   Vec<Input> x[kPerThread];
   Vec<Output> dy[kPerThread];
   Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
@@ -61,11 +63,19 @@ struct GradientPart {
   NJ_METHOD Vec<Residual>& dsum_of(int k) { return dsum[k]; }
   NJ_METHOD Vec<Mod>& gate_of(int k) { return gate[kHasGate ? k : 0]; }
 };
-// `begin` is the first column of what the threads hold, lane 0's first. (A template, since Operands has only
-// what the spec has.)
+// The statistics of a row, where they are given. (A template, since Operands has only what the spec has.)
+template <class Any>
+NJ_DEVICE RowStatistics given_statistics(const Any& on, long long row) {
+  RowStatistics given = {};
+  if constexpr (kGivenStatistics && kCentred) given.mean = on.saved_mean[row];
+  if constexpr (kGivenStatistics) given.rstd = on.saved_rstd[row];
+  return given;
+}
+// `begin` is the first column of what the threads hold, lane 0's first.
 template <hw::Cache kCache, class Any>
 NJ_DEVICE void load(GradientPart& part, const Any& on, long long row, long long begin, int lane,
                     const Cut& cut) {
+  part.given = given_statistics(on, row);
   const Input* const x = first_of(on.x + begin_of(on.x_rows, row) + begin, lane);
   const Output* const dy = first_of(on.dy + begin_of(on.dy_rows, row) + begin, lane);
 #pragma unroll
@@ -182,7 +192,8 @@ NJ_DEVICE void load_modulation(GradientWeights& weights, const Any& on, long lon
 
 // Of some columns, with their distances from a mean of about theirs: of the squares of the distances, of g,
 // of the products of g with the distances, and of the distances. Without a mean the distances are x, and two
-// of these are not needed. Behind an activation the products are those of g with n (gd).
+// of these are not needed. Behind an activation the products are those of g with n (gd); so they are where
+// the statistics are given, and only the two sums with g are needed.
 struct GradientSums {
   Acc squares, g, gd, distances;
 };
@@ -190,8 +201,9 @@ NJ_DEVICE GradientSums operator+(const GradientSums& a, const GradientSums& b) {
   return {a.squares + b.squares, a.g + b.g, a.gd + b.gd, a.distances + b.distances};
 }
 NJ_DEVICE GradientSums add_from(const GradientSums& sums, int lane_mask) {
-  return {add_from(sums.squares, lane_mask), kCentred ? add_from(sums.g, lane_mask) : Acc(0),
-          add_from(sums.gd, lane_mask), kCentred ? add_from(sums.distances, lane_mask) : Acc(0)};
+  return {kGivenStatistics ? Acc(0) : add_from(sums.squares, lane_mask),
+          kCentred ? add_from(sums.g, lane_mask) : Acc(0), add_from(sums.gd, lane_mask),
+          kCentred && !kGivenStatistics ? add_from(sums.distances, lane_mask) : Acc(0)};
 }
 // Over the lanes of a warp. Every eighth lane from 0 on gets one of the four sums, in their order: half of
 // the exchanges that it takes to give all of them to all lanes.
@@ -310,9 +322,24 @@ NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatis
   return sums[0] + sums[1];
 }
 
-// Of the columns of kWidth neighbouring lanes, of which there are `own`. All lanes get the same.
-template <int kWidth, class Part>
-NJ_DEVICE RowSums measure(Part& part, const GradientWeights& weights, int lane, const Cut& cut, Acc own) {
+// The same, as sums that are exchanged alone, where the statistics are given.
+template <class Part, class Keep>
+NJ_DEVICE GradientSums weigh_given(Part& part, const GradientWeights& weights, int lane, const Cut& cut,
+                                   const Keep& keep) {
+  if constexpr (!kMeasuresG) return {};
+  const Pair weighed = weigh(part, weights, part.given, lane, cut, keep);
+  return {0, weighed.a, weighed.b, 0};
+}
+struct KeepNothing {
+  NJ_METHOD void operator()(int, Acc) const {}
+};
+
+// Of the columns of kWidth neighbouring lanes, of which there are `own`. All lanes get the same. `keep` as
+// above, where the statistics are given.
+template <int kWidth, class Part, class Keep = KeepNothing>
+NJ_DEVICE RowSums measure(Part& part, const GradientWeights& weights, int lane, const Cut& cut, Acc own,
+                          const Keep& keep = {}) {
+  if constexpr (kGivenStatistics) return {lanes_sum<kWidth>(weigh_given(part, weights, lane, cut, keep)), 0};
   const FirstPass first = mean_of<kWidth>(part, lane, cut, own);
   RowSums row = {lanes_sum<kWidth>(sums_of(part, weights, first.mean, lane, cut)), first.mean};
   if constexpr (kSumsExactly) row.sums.distances = first.distances;
@@ -332,10 +359,14 @@ NJ_DEVICE FirstPass mean_of_warp(Part& part, int lane, const Cut& cut) {
   const int own = columns_of_warp(lane / kWarp, cut);
   return mean_of<kWarp>(part, lane, cut, own > 0 ? own : 1);
 }
-// Measures the columns of a warp. Returns their mean.
-template <class Part>
-NJ_DEVICE Acc measure_warp(Part& part, const GradientWeights& weights, int lane, const Cut& cut,
-                           RowSums& to) {
+// Measures the columns of a warp. Returns their mean. `keep` as above.
+template <class Part, class Keep = KeepNothing>
+NJ_DEVICE Acc measure_warp(Part& part, const GradientWeights& weights, int lane, const Cut& cut, RowSums& to,
+                           const Keep& keep = {}) {
+  if constexpr (kGivenStatistics) {
+    store_warp(weigh_given(part, weights, lane, cut, keep), FirstPass{}, lane, to);
+    return 0;
+  }
   const FirstPass first = mean_of_warp(part, lane, cut);
   store_warp(sums_of(part, weights, first.mean, lane, cut), first, lane, to);
   return first.mean;
@@ -348,6 +379,7 @@ struct RowGradient {
 
   // The row's, around the mean of this part of it, the distances from which are known.
   NJ_METHOD RowGradient around(Acc mean) const {
+    if constexpr (kGivenStatistics) return *this;
     const RowStatistics& s = statistics;
     return {RowStatistics{mean, (s.mean - mean) + s.mean_lo, s.rstd}, g, gn};
   }
@@ -356,9 +388,10 @@ struct RowGradient {
                    kCentred ? hw::fma(g_of_element, statistics.rstd, -g) : g_of_element * statistics.rstd);
   }
 };
-// From the sums of all columns: the statistics, and the rest.
-NJ_DEVICE RowStatistics statistics_of(const RowSums& row) {
+// From the sums of all columns: the statistics, unless they are given, and the rest.
+NJ_DEVICE RowStatistics statistics_of(const RowSums& row, const RowStatistics& given) {
   constexpr Acc kShare = Acc(1) / kColumns;
+  if constexpr (kGivenStatistics) return given;
   const GradientSums& sums = row.sums;
   if constexpr (!kCentred) return SumOfSquares{sums.squares}.finalize(kShare, kEpsilon<Acc>);
   const Acc mean_lo = divided(sums.distances, kColumns);
@@ -368,12 +401,15 @@ NJ_DEVICE RowStatistics statistics_of(const RowSums& row) {
 NJ_DEVICE RowGradient gradient_of(const RowStatistics& s, const GradientSums& sums) {
   constexpr Acc kShare = Acc(1) / kColumns;
   if constexpr (!kWritesDx) return {s, 0, 0};
-  if constexpr (kWeighs) return {s, s.rstd * (sums.g * kShare), s.rstd * (sums.gd * kShare)};
+  if constexpr (kWeighs || kGivenStatistics)
+    return {s, s.rstd * (sums.g * kShare), s.rstd * (sums.gd * kShare)};
   Acc gd = sums.gd;
   if constexpr (kCentred) gd -= sums.g * s.mean_lo;
   return {s, s.rstd * (sums.g * kShare), s.rstd * (s.rstd * (gd * kShare))};
 }
-NJ_DEVICE RowGradient gradient_of(const RowSums& row) { return gradient_of(statistics_of(row), row.sums); }
+NJ_DEVICE RowGradient gradient_of(const RowSums& row, const RowStatistics& given) {
+  return gradient_of(statistics_of(row, given), row.sums);
+}
 // From the statistics, and the sums of weigh().
 NJ_DEVICE RowGradient gradient_of(const RowStatistics& s, const Pair& weighed) {
   return gradient_of(s, GradientSums{0, weighed.a, weighed.b, 0});
@@ -382,7 +418,8 @@ NJ_DEVICE RowGradient gradient_of(const RowStatistics& s, const Pair& weighed) {
 // The sums of so many columns, with the distances from another mean, which is so far below theirs.
 template <class T>
 NJ_DEVICE T moved(const T& sums, decltype(T::g) own, decltype(T::g) apart) {
-  if constexpr (!kCentred) return sums;  // of an infinite row, 0 times its sums would be NaN
+  // Of an infinite row, 0 times its sums would be NaN.
+  if constexpr (!kCentred || kGivenStatistics) return sums;
   return {sums.squares + apart * (2 * sums.distances + own * apart), sums.g,
           kWeighs ? sums.gd : sums.gd + sums.g * apart, sums.distances + own * apart};
 }
@@ -404,7 +441,7 @@ NJ_DEVICE RowSums merge_all(const Part& part, const Own& own) {
     columns[j] = there ? Acc(own(i)) : Acc(0);
   }
   Acc base = 0;
-  if constexpr (kCentred) {
+  if constexpr (kCentred && !kGivenStatistics) {
     const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;
     const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;
     base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));

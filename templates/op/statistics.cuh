@@ -5,12 +5,16 @@ namespace normjit {
 
 enum : bool { kCentred = Norm::chosen == Norm::layer };
 
+// Of gradients, whether the launch has them: as they were written, without mean_lo.
+enum : bool { kGivenStatistics = kBackward && kHasStatistics };
+
 // y = (x - mean) * rstd - mean_lo * rstd, or x * rstd where the norm has no mean.
 struct RowStatistics {
   Acc mean, mean_lo, rstd;
 };
 NJ_DEVICE Acc normalized(Acc x, const RowStatistics& s) {
   if constexpr (!kCentred) return x * s.rstd;
+  if constexpr (kGivenStatistics) return (x - s.mean) * s.rstd;
   return (x - s.mean) * s.rstd + -s.mean_lo * s.rstd;
 }
 

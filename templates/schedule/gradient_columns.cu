@@ -95,7 +95,8 @@ NJ_DEVICE WideGradientSums add_from(const WideGradientSums& sums, int lane_mask)
 // Of a row of a batch, with the sums of g or before they are known. A warp calls this; all lanes get the
 // same.
 template <bool kWeighed>
-NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long long row) {
+NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long long row,
+                                      const RowStatistics& given) {
   const double base = w.at(batch, row, 0).mean;
   WideGradientSums all = {};
 #pragma unroll 4
@@ -111,7 +112,8 @@ NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long 
   all = moved(all, kColumns, base - mean);
   return gradient_of({GradientSums{static_cast<Acc>(all.squares), static_cast<Acc>(all.g),
                                    static_cast<Acc>(all.gd), static_cast<Acc>(all.distances)},
-                      mean});
+                      mean},
+                     given);
 }
 
 // Measures a batch, of `rows` rows from row `begin` on: blocks take its chunks in turn.
@@ -214,13 +216,14 @@ NJ_DEVICE void end_group(const Any& on, const Workspace& w, const Batches& batch
   }
 }
 
-// Works out what is known of the rows of a batch that a block shares in: the warps a row each.
+// Works out what is known of the rows of a batch, from row `begin` on, that a block shares in: the warps a
+// row each.
 template <bool kWeighed>
-NJ_DEVICE void share_out(const Workspace& w, long long batch, int rows, const Share& share,
-                         RowGradient* gradients) {
+NJ_DEVICE void share_out(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
+                         const Share& share, RowGradient* gradients) {
   const int lane = threadIdx.x, warp = lane / kWarp;
   for (int row = share.own + warp * share.sharing; row < rows; row += kWarps * share.sharing) {
-    const RowGradient of_row = gradient_of_row<kWeighed>(w, batch, row);
+    const RowGradient of_row = gradient_of_row<kWeighed>(w, batch, row, given_statistics(on, begin + row));
     if (lane % kWarp == 0) gradients[row] = of_row;
   }
   hw::block_barrier();
@@ -230,7 +233,7 @@ NJ_DEVICE void share_out(const Workspace& w, long long batch, int rows, const Sh
 NJ_DEVICE void weigh_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
                            const Share& share, RowGradient* gradients, Weighed* weighed) {
   const int lane = threadIdx.x;
-  share_out<false>(w, batch, rows, share, gradients);
+  share_out<false>(on, w, batch, begin, rows, share, gradients);
   if (!share.works() || share.own >= rows) return;
   int half = 0;
   for (int chunk = share.first_chunk; chunk < kChunks; chunk += static_cast<int>(gridDim.x)) {
@@ -265,7 +268,7 @@ NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, const Batches
                            const Share& share, RowGradient* gradients, ColumnSums& sums) {
   const int lane = threadIdx.x, rows = batches.rows_of(batch);
   const long long begin = batches.begin(batch);
-  share_out<true>(w, batch, rows, share, gradients);
+  share_out<true>(on, w, batch, begin, rows, share, gradients);
   // The parts of a group are those of all blocks that share columns, also of one that has none of its rows.
   const bool ends_part =
       kMaySumGroups && batches.shared && (!Share::keeps_sums() || batches.ends_group(batch));

@@ -71,6 +71,7 @@ struct Ring {
 
 // The part of the slice that a thread works on, read from its place as often as it is needed.
 struct PlacePart {
+  RowStatistics given;  // of the row, where they are
   const Input* x;
   const Output* dy;
   const Residual* dsum;
@@ -141,8 +142,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     return merge_all<kBlocksPerRow>([&](int s) { return of_row[s].of; },
                                     [&](int s) { return columns_of_slice(s); });
   };
-  const auto part_at = [&](int place) {
-    return PlacePart{ring.x(place), ring.dy(place), ring.dsum(place), ring.gate(place), lane};
+  const auto part_at = [&](int place, const RowStatistics& given = {}) {
+    return PlacePart{given, ring.x(place), ring.dy(place), ring.dsum(place), ring.gate(place), lane};
   };
 
   // Of row i and the one before it, where g needs n: what is exchanged of this warp's columns. Returns what
@@ -161,7 +162,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if (i > 0) all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
     if (i > 0 && weighs) {
       PlacePart part = part_at(turn.before<1>());
-      const Pair weighed = weigh(part, weights, statistics_of(all), lane, cut, [](int, Acc) {});
+      const Pair weighed = weigh(part, weights, statistics_of(all, {}), lane, cut, KeepNothing{});
       own.g = weighed.a, own.gd = weighed.b;
     }
     store_warp(own, first, lane, parts[i % kPartDepth * kWarps + warp]);
@@ -172,8 +173,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   Turn turn, before;       // of the row that is measured, and of the one before it
   RowStatistics measured;  // where g needs n, of the row that is written
   long long row = team;    // that is measured
+  // Where they are given: of the row that is measured, and of the one before it.
+  RowStatistics given = {}, given_before = {};
+  if (row < on.rows) given = given_statistics(on, row);
   for (unsigned i = 0;; ++i, row += teams) {
     const bool measures = row < on.rows, sends = kWeighs ? row - teams < on.rows : measures;
+    RowStatistics given_next = {};
+    if (row + teams < on.rows) given_next = given_statistics(on, row + teams);
     GradientWeights weights;
     load(weights, on, begin, lane, cut);
     RowSums exchanged;
@@ -181,7 +187,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       exchanged = weigh_warp(i, turn, weights, measures, sends);
     } else if (measures) {
       hw::barrier_wait(filled + turn.place, turn.phase);
-      PlacePart part = part_at(turn.place);
+      PlacePart part = part_at(turn.place, given);
       measure_warp(part, weights, lane, cut, parts[i % kPartDepth * kWarps + warp]);
     }
     hw::block_barrier();
@@ -204,13 +210,15 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         write(part, weights, gradient_of(measured, exchanged.sums), on, row - 2 * teams, begin, lane, cut,
               sums);
       }
-      measured = statistics_of(exchanged);
+      measured = statistics_of(exchanged, {});
     } else if (i > 0) {
       const RowSums all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
       PlacePart part = part_at(before.place);
-      write(part, weights, gradient_of(all), on, row - teams, begin, lane, cut, sums);
+      write(part, weights, gradient_of(all, given_before), on, row - teams, begin, lane, cut, sums);
     }
     if (!sends) break;
+    given_before = given;
+    given = given_next;
     before = turn;
     turn.advance();
   }

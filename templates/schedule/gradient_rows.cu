@@ -18,6 +18,7 @@ static_assert(kBlocksPerRow == 1 && kStages == 0 && kGroupRows == 1);
 
 enum : int { kRows = kThreads / kThreadsPerRow };  // a block
 enum : bool { kInWarp = kThreadsPerRow <= kWarp };
+enum : bool { kKeeps = kActivates && kWritesDx };  // d, from the sums of a row until it is written
 
 // Over the rows of a block, which have the same columns each: over the lanes of a warp, then over warps, some
 // elements at a time. Writes the block's row of sums `to`.
@@ -243,23 +244,27 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     load_modulation(weights, on, works ? row : round.first, 0, lane, cut);
     RowGradient of_row;
     Acc d[kElements];
+    const auto keep = [&](int e, Acc value) {
+      if constexpr (kKeeps) d[e] = value;
+    };
     if constexpr (kWeighs) {
       of_row = learn(part, weights, d, exchanged);
     } else if constexpr (kInWarp) {
-      of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));
+      of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns, keep), part.given);
     } else {
-      const Acc mean = measure_warp(part, weights, lane, cut, parts[half + warp]);
+      const Acc mean = measure_warp(part, weights, lane, cut, parts[half + warp], keep);
       hw::block_barrier();
       load(weights, on, 0, lane, cut);
       load_modulation(weights, on, works ? row : round.first, 0, lane, cut);
       of_row = gradient_of(merge_all<kWarps>([&](int i) { return parts[half + i]; },
-                                             [&](int i) { return columns_of_warp(i, cut); }))
+                                             [&](int i) { return columns_of_warp(i, cut); }),
+                           part.given)
                    .around(mean);
       half ^= kWarps;
     }
     if (works) {
       load_dsum(part, on, row, 0, lane, cut);
-      if constexpr (kWeighs) {
+      if constexpr (kKeeps) {
         write(part, weights, KeptGradients{d}, of_row, on, row, 0, lane, cut, sums, turn.sums());
       } else {
         write(part, weights, of_row, on, row, 0, lane, cut, sums, turn.sums());

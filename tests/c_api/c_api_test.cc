@@ -190,6 +190,8 @@ SAME_PLACE(dbias);
 SAME_PLACE(dgate);
 SAME_PLACE(dmod_scale);
 SAME_PLACE(dmod_shift);
+SAME_PLACE(saved_mean);
+SAME_PLACE(saved_rstd);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(
@@ -218,6 +220,8 @@ static_assert(
     is_number_of(NORMJIT_OPERAND_DGATE, Operand::dgate) &&
     is_number_of(NORMJIT_OPERAND_DMOD_SCALE, Operand::dmod_scale) &&
     is_number_of(NORMJIT_OPERAND_DMOD_SHIFT, Operand::dmod_shift) &&
+    is_number_of(NORMJIT_OPERAND_SAVED_MEAN, Operand::saved_mean) &&
+    is_number_of(NORMJIT_OPERAND_SAVED_RSTD, Operand::saved_rstd) &&
     is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
 
 TEST_F(CApi, AGroupSizeOfZeroIsOne) {
@@ -244,7 +248,8 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_DX), HasSubstr("has no dx"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_DGATE), HasSubstr("has no dgate"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_DMOD_SHIFT), HasSubstr("has no dmod_shift"));
-  EXPECT_THAT(asked(31), HasSubstr("operand is 31"));
+  EXPECT_THAT(asked(NORMJIT_OPERAND_SAVED_RSTD), HasSubstr("has no saved_rstd"));
+  EXPECT_THAT(asked(33), HasSubstr("operand is 33"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -447,6 +452,8 @@ TEST_F(CApi, TellsTheOperandsOfASpec) {
   EXPECT_THAT(operands_of("rmsnorm_bwd/cols=64/f32/w/dsum"),
               ElementsAre("x 1 3", "weight 3 3", "dy 1 3", "dsum 1 3", "!dx 1 3=23", "!dweight 3 3"));
   EXPECT_THAT(operands_of("rmsnorm_bwd/cols=64/f32/need=dx"), ElementsAre("x 1 3", "dy 1 3", "!dx 1 3=23"));
+  EXPECT_THAT(operands_of("layernorm_bwd/cols=64/bf16/stats"),
+              ElementsAre("x 1 2", "dy 1 2", "!dx 1 2=23", "saved_mean 4 3", "saved_rstd 4 3"));
 }
 
 TEST_F(CApi, OperandsHaveTheOffsetsOfTheirMembers) {

@@ -225,7 +225,7 @@ TEST_F(RunOnHost, AnAddressMakesTheFileTheBuffer) {
   oracle::write_npy(directory_ / "qkv.npy", buffer, {kTokens, kWidth}).value();
   oracle::Problem problem =
       oracle::make_problem(spec, kTokens * kHeads, {{Operand::x, {kHeads, kWidth, 16, kTokens * kWidth}}},
-                           OperandSet{1u << static_cast<int>(Operand::y)})
+                           set_of(Operand::y))
           .value();
   oracle::fill(problem, 4);
   oracle::write_npy(directory_ / "w.npy", problem[Operand::weight], {16}).value();

@@ -570,7 +570,8 @@ TEST_F(Kernels, EveryPlanOfGatedGradients) {
                                             : Gate::after,
                   .gate_function = kGateFunctions[(turn / 3 + 1) % 4].value,
                   .dsum = turn % 3 == 0,
-                  .affine = turn % 5 == 0 ? Affine::weight : Affine::weight_bias};
+                  .affine = turn % 5 == 0 ? Affine::weight : Affine::weight_bias,
+                  .statistics = turn % 3 == 1};
     if (turn % 6 == 5) spec.weight = spec.gradient_type = spec.modulation_type = DType::f32;
     if (spec.gate != Gate::after && turn % 7 == 0) spec.activation = kActivations[turn / 7 % 5].value;
     if (spec.gate == Gate::none || turn % 8 == 0) spec.need = kNeeds[turn % std::size(kNeeds)].value;
@@ -597,7 +598,8 @@ TEST_F(Kernels, EveryPlanOfModulatedGradients) {
                   .modulation = turn % 5 == 0 ? Modulation::scale : Modulation::scale_shift,
                   .plain_modulation = turn % 7 == 0,
                   .modulation_table = turn % 4 == 3,
-                  .activation = turn % 3 == 2 ? kActivations[turn / 3 % 5].value : Activation::none};
+                  .activation = turn % 3 == 2 ? kActivations[turn / 3 % 5].value : Activation::none,
+                  .statistics = turn % 5 == 2};
     if (turn % 6 == 5) spec.weight = spec.gradient_type = spec.modulation_type = DType::f32;
     if (turn % 8 == 0) spec.need = Need::dx;
     const std::size_t before = jobs.size();

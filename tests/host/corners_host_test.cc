@@ -1643,6 +1643,38 @@ TEST_P(HostCornersOfGradients, Needs) {
   expect_right(cases);
 }
 
+// Statistics that the launch has: of large means, too, and of a row that is not finite.
+TEST_P(HostCornersOfGradients, GivenStatistics) {
+  std::vector<KernelCase> cases;
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const auto& activation : kActivations)
+      for (const bool more : {false, true}) {
+        const std::size_t turn = cases.size();
+        const bool gated = more && turn % 3 == 0;
+        const NormSpec spec = canonical({.norm = norm,
+                                         .backward = true,
+                                         .columns = turn % 4 == 1   ? 256
+                                                    : turn % 9 == 7 ? 1
+                                                                    : 70,
+                                         .input = kDTypes[turn / 2 % 4],
+                                         .gate = gated ? Gate::before : Gate::none,
+                                         .gate_function = GateFunction::silu,
+                                         .dsum = turn % 2 == 0,
+                                         .affine = kAffines[turn % 3].value,
+                                         .activation = activation,
+                                         .statistics = true,
+                                         .need = turn % 6 == 4 ? Need::dweight : Need::all});
+        KernelCase c = gradient(GetParam(), spec, spec.columns == 1 ? 1 : 2, 7, kBoth[turn % 2]);
+        c.inputs = turn % 5 == 1   ? InputKind::large_mean
+                   : turn % 5 == 3 ? InputKind::nan_row
+                                   : InputKind::unit;
+        c.guard = turn / 2 % 2 == 0 ? Guard::before : Guard::behind;
+        c.runs = 2;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
 // Before and behind the norm, of every function, with rows at distances of their own, and dgate over the
 // gate.
 TEST_P(HostCornersOfGradients, Gates) {
@@ -2013,6 +2045,7 @@ TEST(HostCornersOfModulatedGradients, OfRows) {
                                            .modulation_table = table,
                                            .activation = kActivations[turn % 5],
                                            .scale = turn % 4 == 0 ? -0.5 : 1.0,
+                                           .statistics = turn % 4 == 1,
                                            .need = turn % 7 == 0 ? Need::dx : Need::all});
           const int vector = spec.columns == 1 ? 1 : 2;
           for (const bool in_chunks : {false, true}) {
@@ -2052,6 +2085,7 @@ TEST(HostCornersOfModulatedGradients, OfGroups) {
                        .plain_modulation = turn % 6 == 1,
                        .modulation_table = turn % 5 == 2,
                        .activation = turn % 4 == 2 ? Activation::silu : Activation::none,
+                       .statistics = turn % 6 == 3,
                        .need = turn % 5 == 3 ? Need::dx : Need::all});
         const int vector = spec.columns % 2 == 0 ? 2 : 1;
         for (const bool in_chunks : {false, true}) {

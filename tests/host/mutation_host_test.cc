@@ -1288,6 +1288,30 @@ const std::vector<Pinned> kPinned = {
      "stages=3 arch=sm_90 sms=2 rows=17 x_gap=8 y_gap=4 runs=2 seed=379",
      {0},
      kGradients},
+    // With statistics that are given: in parts of a warp, in blocks, from the ring of a block and of a
+    // cluster,
+    // and chunk by chunk.
+    {"layernorm_bwd/cols=90/f32/dsum/wb1/stats gradient_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 "
+     "arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 residual_gap=8 runs=2 seed=380",
+     {0, 14},
+     kGradients},
+    {"layernorm_bwd/cols=300/f32/wb/gelu/stats gradient_rows threads=96 threads_per_row=96 vector=1 "
+     "per_thread=4 exchange=grid arch=sm_90 sms=3 rows=10 inputs=large_mean runs=2 seed=381",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=88/f32/wb/stats gradient_ring threads=96 threads_per_row=96 vector=1 per_thread=1 "
+     "stages=3 exchange=grid arch=sm_90 sms=2 rows=17 runs=2 seed=382",
+     {0, 10},
+     kGradients},
+    {"layernorm_bwd/cols=216/f32/wb/silu/stats gradient_ring threads=64 threads_per_row=64 vector=1 "
+     "per_thread=1 blocks_per_row=4 stages=3 exchange=cluster arch=sm_90 sms=12 rows=25 runs=2 seed=383",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=300/f32/wb/gelu/stats gradient_columns threads=64 threads_per_row=64 vector=1 "
+     "per_thread=2 group_rows=2 exchange=grid arch=sm_90 sms=3 rows=20 runs=2 seed=384",
+     {0, 13},
+     kGradients},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",

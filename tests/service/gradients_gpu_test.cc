@@ -45,6 +45,10 @@ constexpr Case kCases[] = {
     {"layernorm_bwd/cols=20000/f32/gate:sigmoid/wb/gelu", 100},
     {"rmsnorm_bwd/cols=4096/bf16/dsum/w/need=dx", 1000},
     {"layernorm_bwd/cols=4096/bf16/wb/gelu/need=dw+db", 1000},
+    {"layernorm_bwd/cols=4096/bf16/wb/stats", 1000},
+    {"layernorm_bwd/cols=12288/bf16/wb/gelu/stats", 500},
+    {"rmsnorm_bwd/cols=768/f16/dsum/w/stats", 3000},
+    {"layernorm_bwd/cols=1000003/f32/wb/stats", 5},
 };
 
 class GradientsGpuTest : public GpuTest {

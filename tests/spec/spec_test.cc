@@ -463,7 +463,6 @@ TEST(Validate, ABackwardSpecExcludesWhatHappensBesideTheNorm) {
       {"quantization", [](NormSpec& s) { s.quantization = Quantization::tensor; }},
       {"also", [](NormSpec& s) { s.also = Also::bf16; }},
       {"amax", [](NormSpec& s) { s.amax = true; }},
-      {"statistics", [](NormSpec& s) { s.statistics = true; }},
       {"channels_first", [](NormSpec& s) { s.channels_first = true; }},
   };
   for (const auto& [name, add] : excluded) {
@@ -719,6 +718,19 @@ TEST(Operands, OfABackwardSpecWithAModulation) {
   spec.activation = Activation::gelu;
   EXPECT_THAT(operands(spec), ElementsAre("x", "mod_scale", "mod_scale_table", "mod_shift", "mod_shift_table",
                                           "dy", "dx", "dmod_scale", "dmod_shift"));
+}
+
+TEST(Operands, OfABackwardSpecWithStatistics) {
+  NormSpec spec = kGradients;
+  spec.statistics = true;
+  EXPECT_EQ(to_text(spec).substr(to_text(spec).size() - 6), "/stats");
+  EXPECT_TRUE(validate(spec));
+  EXPECT_THAT(operands(spec), ElementsAre("x", "dy", "dx", "saved_mean", "saved_rstd"));
+  EXPECT_EQ(row_of(Operand::saved_mean).dtype(spec), compute_type(spec));
+  spec.norm = Norm::rms;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "dy", "dx", "saved_rstd"));
+  spec.backward = false;
+  EXPECT_THAT(operands(canonical(spec)), ElementsAre("x", "y", "rstd"));
 }
 
 TEST(Operands, OfABackwardSpecHaveTheirTypes) {

@@ -375,7 +375,7 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm_bwd/cols=64/gateafter/relu", Code::BadCombination,
             "a gate behind the norm excludes an activation"},
            {"layernorm_bwd/cols=64/gate:table", Code::BadCombination, "a backward spec excludes gate_table"},
-           {"layernorm_bwd/cols=64/stats", Code::BadCombination, "a backward spec excludes statistics"},
+           {"layernorm_bwd/cols=64/inb", Code::BadCombination, "a backward spec excludes in_bias"},
            {"layernorm_bwd/cols=64/add", Code::BadCombination, "a backward spec excludes residual"},
            {"layernorm_bwd/cols=64/gate/mod", Code::BadCombination,
             "a backward spec has a gate or a modulation, not both"},

@@ -114,6 +114,7 @@ void spoil(const KernelCase& c, oracle::Problem& problem) {
   const auto column = static_cast<std::int64_t>(c.seed / 2 % static_cast<std::uint64_t>(c.spec.columns));
   oracle::store(problem[operand].dtype(), problem.row(operand, bad_row(c)), column * problem.step(), 1,
                 &value);
+  oracle::fill_statistics(problem);
 }
 
 // A workspace with its end at a guard page, and what its launches should have left in it.
@@ -295,6 +296,7 @@ Result<oracle::Problem> finite_problem(const KernelCase& c) {
   fill_rows(c, *problem, Operand::x, c.seed);
   fill_rows(c, *problem, Operand::residual, c.seed + 1'000'000);
   if (c.inputs == InputKind::extreme_affine) make_extreme(c, *problem);
+  oracle::fill_statistics(*problem);
   return problem;
 }
 

@@ -137,6 +137,7 @@ void make_backward(NormSpec& spec, Random& random) {
           .modulation_table = spec.modulation_table,
           .activation = spec.activation,
           .scale = spec.scale,
+          .statistics = spec.statistics,
           .need = random.below(3) == 0 ? random.one_of(kNeeds).value : Need::all};
   if (spec.gate != Gate::none) spec.modulation = Modulation::none;
   if (spec.gate == Gate::after) spec.activation = Activation::none;

@@ -598,7 +598,7 @@ TEST(Tolerance, IsTheDocumentedOneForUnitScaleData) {
 
 // Of one row an element behind it, and of one group.
 TEST(Check, CountsWhatIsOverwrittenBetweenGroupsAndInPlace) {
-  const OperandSet y = 1u << static_cast<int>(Operand::y);
+  const OperandSet y = set_of(Operand::y);
   for (const OperandSet in_place : {OperandSet{0}, y}) {
     const Operand laid = in_place != 0 ? Operand::x : Operand::y;
     Problem problem = make_problem({.columns = 4}, 4, {{laid, {2, 20, 6, 50}}}, in_place).value();

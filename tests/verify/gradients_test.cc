@@ -20,7 +20,7 @@ namespace normjit::oracle {
 namespace {
 
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
-constexpr OperandSet kDxInPlace = 1u << static_cast<int>(Operand::dx);
+constexpr OperandSet kDxInPlace = set_of(Operand::dx);
 
 RowInputs inputs_at(const void* x, const void* dy, const void* weight = nullptr, const void* dsum = nullptr) {
   RowInputs inputs{};

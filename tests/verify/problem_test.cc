@@ -160,7 +160,7 @@ TEST(RandomData, LeavesPoisonBetweenGroups) {
 
 TEST(Problem, OutputsInPlaceAreCopiesOfTheirInputs) {
   const NormSpec spec{.columns = 3, .residual = Residual::before, .sum = true};
-  const OperandSet both = 1u << static_cast<int>(Operand::y) | 1u << static_cast<int>(Operand::sum);
+  const OperandSet both = set_of(Operand::y) | set_of(Operand::sum);
   Problem problem = make_problem(spec, 2, {{Operand::x, 5}, {Operand::residual, {2, 0, 4}}}, both).value();
   fill(problem, 1);
   for (const auto& [output, input] : {std::pair{Operand::y, Operand::x}, {Operand::sum, Operand::residual}}) {
@@ -322,7 +322,7 @@ TEST(Problem, RejectsWhatCannotBe) {
   }
   for (const Layout& layout : {Layout{2, 6, 3}, {2, 3, 12}, {8, 0, 3}, {2, 8, 4, 31}})
     EXPECT_TRUE(make_problem({.columns = 3}, 8, {{Operand::y, layout}}).ok()) << layout.inner;
-  const OperandSet y = 1u << static_cast<int>(Operand::y), sum = 1u << static_cast<int>(Operand::sum);
+  const OperandSet y = set_of(Operand::y), sum = set_of(Operand::sum);
   EXPECT_EQ(make_problem({.columns = 3, .output = DType::f64}, 2, {}, y).code(), Code::Overlap);
   EXPECT_EQ(make_problem({.columns = 3}, 2, {}, sum).code(), Code::Overlap);
   EXPECT_EQ(

@@ -122,7 +122,9 @@ inline int held_sums(const NormSpec& spec) {
 
 // Of gradients, whether the sums of a row need its normalized elements: kWeighs of
 // templates/op/gradients.cuh.
-inline bool weighs(const NormSpec& spec) { return spec.activation != Activation::none && writes_dx(spec); }
+inline bool weighs(const NormSpec& spec) {
+  return spec.activation != Activation::none && writes_dx(spec) && !spec.statistics;
+}
 // Rows or batches from the one that is measured to the one that is written.
 inline int rows_behind(const NormSpec& spec) { return plan_math::rows_behind(weighs(spec)); }
 // The fewest rows in a ring of gradients: those that are worked on, and one on its way.
@@ -363,13 +365,14 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 inline constexpr int kWithEarlyParameters = 52;
 
 // Registers of a thread of gradients: sums over rows in the compute type, and but for the ring x, dy and the
-// gate as they were loaded, of this row and the next; of rows that are weighed also what arrives in front of
-// the activation. Weights and modulation come from L1 as they are used.
+// gate as they were loaded, of this row and the next; behind an activation also what arrives in front of it.
+// Weights and modulation come from L1 as they are used.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
-  const bool keeps = weighs(spec) && plan.strategy == Strategy::gradient_rows;
+  const bool keeps =
+      spec.activation != Activation::none && writes_dx(spec) && plan.strategy == Strategy::gradient_rows;
   const std::int64_t gate = spec.gate != Gate::none ? of(spec.modulation_type) : 0;
   return std::int64_t{plan.per_thread} * plan.vector * (held_sums(spec) + keeps) *
              size_of(compute_type(spec)) / 4 +

@@ -32,10 +32,10 @@ struct OperandLayout {
 // Of the generic kernel, which has all operands of forward specs.
 inline constexpr OperandLayout kGenericLayout{kForwardOperands,
                                               [] {
-                                                unsigned all = 0;
+                                                OperandSet all = 0;
                                                 for (std::size_t i = 0; i < kOperandCount; ++i)
-                                                  all |= static_cast<unsigned>(has_rows(kOperands[i])) << i;
-                                                return static_cast<OperandSet>(all) & kForwardOperands;
+                                                  all |= set_of(i, has_rows(kOperands[i]));
+                                                return all & kForwardOperands;
                                               }(),
                                               true};
 
@@ -110,13 +110,13 @@ class TensorRules {
         operands_(operands_of(spec)),
         residual_after_(spec.residual == Residual::after),
         channels_first_(spec.channels_first) {
-    unsigned matrices = 0;
+    OperandSet matrices = 0;
     for_each_operand([&](auto i) {
       constexpr OperandRow kRow = kOperands[i];
       log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kRow.dtype(spec))];
-      matrices |= static_cast<unsigned>(is_matrix(kRow, spec)) << i;
+      matrices |= set_of(i, is_matrix(kRow, spec));
     });
-    matrices_ = static_cast<OperandSet>(matrices & operands_);
+    matrices_ = matrices & operands_;
   }
 
   // The rules are tested together at the end. Only if one is broken, numbers are so large that products might

@@ -38,6 +38,9 @@ inline bool has_modulation_type(const NormSpec& s) noexcept {
 inline bool has_residual_type(const NormSpec& s) noexcept {
   return s.residual != Residual::none || s.sum || (s.backward && s.dsum);
 }
+// Whether mean and rstd of each row are written, or given.
+constexpr bool writes_statistics(const NormSpec& s) noexcept { return s.statistics && !s.backward; }
+constexpr bool reads_statistics(const NormSpec& s) noexcept { return s.statistics && s.backward; }
 // The gradients of a backward spec, a bit each.
 enum : unsigned { kOfX = 1, kOfWeight = 2, kOfBias = 4 };
 // Those that its norm has; those that are asked for; and those that are written.

@@ -97,9 +97,9 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.residual_type; },
      [](const NormSpec& s) noexcept { return s.sum; }, Operand::residual},
     {Operand::mean, "mean", true, Extent::rows, offsetof(Tensors, mean), "Acc", &accumulator,
-     [](const NormSpec& s) noexcept { return s.statistics && s.norm == Norm::layer; }, Operand::mean},
+     [](const NormSpec& s) noexcept { return writes_statistics(s) && s.norm == Norm::layer; }, Operand::mean},
     {Operand::rstd, "rstd", true, Extent::rows, offsetof(Tensors, rstd), "Acc", &accumulator,
-     [](const NormSpec& s) noexcept { return s.statistics; }, Operand::rstd},
+     &writes_statistics, Operand::rstd},
     {Operand::also, "also", true, Extent::matrix, offsetof(Tensors, also), "AlsoOutput", &also_type,
      [](const NormSpec& s) noexcept { return s.also != Also::none; }, Operand::also},
     {Operand::row_scale, "row_scale", true, Extent::rows, offsetof(Tensors, row_scale), "float",
@@ -130,6 +130,11 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.modulation_type; },
      [](const NormSpec& s) noexcept { return writes_dmod(s) && s.modulation == Modulation::scale_shift; },
      Operand::dmod_shift},
+    {Operand::saved_mean, "saved_mean", false, Extent::rows, offsetof(Tensors, saved_mean), "Acc",
+     &accumulator, [](const NormSpec& s) noexcept { return reads_statistics(s) && s.norm == Norm::layer; },
+     Operand::saved_mean},
+    {Operand::saved_rstd, "saved_rstd", false, Extent::rows, offsetof(Tensors, saved_rstd), "Acc",
+     &accumulator, &reads_statistics, Operand::saved_rstd},
 };
 
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
@@ -216,16 +221,19 @@ inline std::int64_t row_elements(const OperandRow& row, const NormSpec& spec) no
 }
 
 // A set of operands: bit i is row i of the table.
-using OperandSet = std::uint32_t;
-static_assert(kOperandCount <= 31);
+using OperandSet = std::uint64_t;
+static_assert(kOperandCount <= 63);
+// The set of one, and of one or none.
+constexpr OperandSet set_of(std::size_t i, bool there = true) { return OperandSet{there} << i; }
+constexpr OperandSet set_of(Operand operand) { return set_of(static_cast<std::size_t>(operand)); }
 // Those of forward specs, which the generic kernel serves: all in front of the gradients.
-inline constexpr OperandSet kForwardOperands = (1u << static_cast<int>(Operand::dy)) - 1;
+inline constexpr OperandSet kForwardOperands = set_of(Operand::dy) - 1;
 
 // Those that a spec has.
 inline OperandSet operands_of(const NormSpec& spec) noexcept {
-  unsigned all = 0;
-  for_each_operand([&](auto i) { all |= static_cast<unsigned>(kOperands[i].present(spec)) << i; });
-  return static_cast<OperandSet>(all);
+  OperandSet all = 0;
+  for_each_operand([&](auto i) { all |= set_of(i, kOperands[i].present(spec)); });
+  return all;
 }
 constexpr bool has(OperandSet operands, std::size_t i) { return (operands >> i & 1) != 0; }
 

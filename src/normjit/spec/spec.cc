@@ -64,7 +64,7 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     if (of_backward && spec.backward && !may_be_backward(field, spec))
       of_backward = bad({"a backward spec excludes ", field.name,
                          ": leave it out, or take the gradients of the norm alone (_bwd has weight, bias, "
-                         "weight_offset, a gate or a modulation, activation, scale, dsum and need)"});
+                         "weight_offset, a gate or a modulation, activation, scale, dsum, stats and need)"});
   });
   if (!of_backward) return of_backward;
   if (spec.backward && written_gradients(spec) == 0)

@@ -112,7 +112,8 @@ template <class T>
 constexpr bool is_of_backward(T NormSpec::*member) noexcept {
   if constexpr (std::is_same_v<T, bool>)
     return member == &NormSpec::backward || member == &NormSpec::dsum || member == &NormSpec::weight_offset ||
-           member == &NormSpec::plain_modulation || member == &NormSpec::modulation_table;
+           member == &NormSpec::plain_modulation || member == &NormSpec::modulation_table ||
+           member == &NormSpec::statistics;
   else if constexpr (std::is_same_v<T, double>)
     return member == &NormSpec::epsilon || member == &NormSpec::scale;
   else
