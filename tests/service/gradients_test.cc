@@ -78,6 +78,26 @@ TEST_F(Gradients, AreLaunchedByTheirOwnKernel) {
   EXPECT_EQ(eager.norm(kGradients, without, nullptr).code(), Code::WorkspaceRequired);
 }
 
+// Of each spec its own, in any order, also after a plan was remembered that needs more.
+TEST_F(Gradients, TheSizeOfTheirWorkspaceIsKept) {
+  Service eager = service(Mode::eager);
+  const std::size_t of_rows = eager.workspace_bytes(kOfRows).value(),
+                    of_all = eager.workspace_bytes(kGradients).value();
+  EXPECT_NE(of_rows, of_all);
+  EXPECT_EQ(service(Mode::eager).workspace_bytes(kGradients).value(), of_all);
+  const DeviceProfile device = eager.device().value();
+  Plan larger = choose(kGradients, device, RowsRegime::many, Alignment::eight);
+  larger.strategy = Strategy::gradient_columns;
+  larger.blocks_per_row = 1, larger.stages = 0, larger.group_rows = 512;
+  larger.threads_per_row = larger.threads, larger.exchange = Exchange::grid;
+  ASSERT_TRUE(check(larger, kGradients, device)) << to_text(larger);
+  ASSERT_GT(workspace_bytes(larger, kGradients, device), of_all);
+  ASSERT_TRUE(eager.remember({kGradients, device, RowsRegime::many, Alignment::eight, larger}));
+  EXPECT_EQ(eager.workspace_bytes(kGradients).value(), of_all) << "its kernels were looked for before";
+  EXPECT_EQ(eager.workspace_bytes(kOfRows).value(), of_rows);
+  EXPECT_GT(service(Mode::eager).workspace_bytes(kGradients).value(), of_all);
+}
+
 // dx may be dy, and no output may be anything else.
 TEST_F(Gradients, OverlapWithTheirOwnAlone) {
   const Kernel kernel = service(Mode::eager).prepare(kGradients).value();

@@ -270,6 +270,33 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
   return outcome;
 }
 
+Result<std::size_t> Service::Impl::workspace_bytes(const NormSpec& spec) {
+  const auto found = device();
+  if (!found) return found.error();
+  const UseKey key({.spec = spec, .device = found->ordinal});
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto known = workspaces_.find(key); known != workspaces_.end()) return known->second;
+  }
+  const DeviceProfile& profile = found->profile;
+  std::size_t most = 0;  // of rows in groups, which need no less
+  Result<void> legal;    // unless check() refuses all, as it then does every launch
+  const std::vector<Plan> all = plans(spec, profile);
+  for (const Plan& plan : all) {
+    legal = check(plan, spec, profile);
+    if (legal) break;
+  }
+  if (!legal) return legal.error();
+  for (const Plan& plan : all)
+    most = std::max(most, normjit::workspace_bytes(in_groups(plan, spec, true), spec, profile));
+  for (const RowsRegime regime : kRowsRegimes)
+    for (const Alignment alignment : kAlignments)
+      if (const auto plan = tuned.find(spec, profile, regime, alignment))
+        most = std::max(most, normjit::workspace_bytes(in_groups(*plan, spec, true), spec, profile));
+  const std::unique_lock lock(mutex_);
+  return workspaces_.try_emplace(key, most).first->second;
+}
+
 Result<Made> Service::Impl::kernel_of(const NormSpec& spec, const Plan& plan, int device,
                                       const DeviceProfile& profile, Demand demand) {
   const Key key{to_text(spec), to_text(plan), device, !demand.may_compile};

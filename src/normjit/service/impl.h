@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
@@ -72,6 +73,9 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   };
   // -1: the current context's.
   Result<Device> device(int ordinal = -1);
+  // As Service::workspace_bytes, of a valid canonical spec. An answer is kept: to plan for every regime and
+  // alignment takes most of a millisecond, and callers may ask for each launch.
+  Result<std::size_t> workspace_bytes(const NormSpec& spec);
   void log(LogLevel level, std::string_view text) const;
 
   const Options options;
@@ -113,7 +117,7 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   // The code that nobody on this machine has.
   Result<StoredBinary> make(const Identified& kernel, const std::optional<std::string>& refused = {});
   // NotResident if blocks of a launch that must run together cannot. Ok if that is not known yet.
-  static Result<void> find_room(Kernel::Prepared& kernel);
+  static Result<void> find_room(Kernel::Prepared & kernel);
 
   // A kernel of this process. The same plan in the place of another is another kernel.
   struct Key {
@@ -130,9 +134,13 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   };
 
   KernelTable by_use_;
-  // Guards only the map: never held across a compile, a file access or a driver call.
+  // Guards only the maps: never held across a compile, a file access or a driver call.
   ForkSharedMutex mutex_;
   std::map<Key, Kernel> by_plan_;  // several uses may share a plan
+  struct Hash {
+    std::size_t operator()(const UseKey& key) const noexcept { return key.hash(); }
+  };
+  std::unordered_map<UseKey, std::size_t, Hash> workspaces_;  // by spec and device
   SingleFlight<Request, Made> flights_;
   MissLog miss_log_;
   Background background_;  // the last: its threads use the others

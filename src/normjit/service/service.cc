@@ -113,23 +113,7 @@ Counters Service::counters() const {
 
 Result<std::size_t> Service::workspace_bytes(const NormSpec& spec) {
   if (auto valid = validate(spec); !valid) return valid.error();
-  const auto profile = device();
-  if (!profile) return profile.error();
-  std::size_t most = 0;  // of rows in groups, which need no less
-  Result<void> legal;    // unless check() refuses all, as it then does every launch
-  const std::vector<Plan> all = plans(spec, *profile);
-  for (const Plan& plan : all) {
-    legal = check(plan, canonical(spec), *profile);
-    if (legal) break;
-  }
-  if (!legal) return legal.error();
-  for (const Plan& plan : all)
-    most = std::max(most, normjit::workspace_bytes(in_groups(plan, spec, true), spec, *profile));
-  for (const RowsRegime regime : kRowsRegimes)
-    for (const Alignment alignment : kAlignments)
-      if (const auto plan = impl_->tuned.find(canonical(spec), *profile, regime, alignment))
-        most = std::max(most, normjit::workspace_bytes(in_groups(*plan, spec, true), spec, *profile));
-  return most;
+  return impl_->workspace_bytes(canonical(spec));
 }
 
 Result<void> Service::remember(const TunedPlan& tuned) {
