@@ -116,8 +116,8 @@ NJ_MATH long long measured_bytes(int group_rows, long long chunks, int size) {
 }
 
 // gradient_ring and gradient_columns: rows, or batches, from the one that is measured to the one that is
-// written. Behind an activation one between them is weighed.
-NJ_MATH int rows_behind(bool activates) { return activates ? 2 : 1; }
+// written. Behind an activation, unless the statistics are given, one between them is weighed.
+NJ_MATH int rows_behind(bool weighs) { return weighs ? 2 : 1; }
 
 // Gradients: lanes that add sums over rows side by side, of so many vectors. The fewest units that are enough
 // for all multiprocessors: a block adds the next one only when it has the first. 8192 x 8192 bf16 with 512
@@ -127,8 +127,8 @@ NJ_MATH int lanes_of_sums(long long vectors, int threads) {
   while (threads / lanes <= 16 && ceil_div(vectors, lanes / 2) <= 128) lanes /= 2;
   return lanes;
 }
-// The same of one block that adds all of them: warps enough for all of them that divide the threads. 224 threads
-// are 32 or 224: with 32 the sums of 983 columns took 19 of 25 us.
+// The same of one block that adds all of them: warps enough for all of them that divide the threads. 224
+// threads are 32 or 224: with 32 the sums of 983 columns took 19 of 25 us.
 NJ_MATH int lanes_of_all_sums(int vectors, int threads) {
   int lanes = 32;
   for (int more = 64; more <= threads && lanes < vectors; more += 32)

@@ -76,6 +76,8 @@ GRADIENT_OPERANDS = (  # of a backward spec
             output=True),
     Operand("dmod_shift", MATRIX, "modulated", lambda spec: spec.modulation == SCALE_SHIFT and _gradients.needed_by(spec)[0],
             output=True),
+    Operand("saved_mean", ROWS, "compute", lambda spec: spec.statistics and spec.norm == _LAYER),
+    Operand("saved_rstd", ROWS, "compute", lambda spec: spec.statistics),
 )
 
 

@@ -317,7 +317,6 @@ void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere
   for (std::size_t i = 0; i < kOperandCount; ++i)
     if (!kOperands[i].output && !has(from_elsewhere, i))
       fill_random(problem.operands.of[i], seed, distribution_of(kOperands[i].operand, problem.spec));
-  fill_statistics(problem, from_elsewhere);
 }
 
 void fill_statistics(Problem& problem, OperandSet from_elsewhere) {
@@ -341,6 +340,7 @@ void fill_statistics(Problem& problem, OperandSet from_elsewhere) {
 
 void fill(Problem& problem, std::uint64_t seed) {
   fill_inputs(problem, seed);
+  fill_statistics(problem);
   reset_outputs(problem);
 }
 

@@ -139,9 +139,9 @@ void reset_outputs(Problem& problem);
 // it; global_scale so that the scales of blocks are within e4m3.
 void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
 // The statistics that a backward spec is given, but those that come from elsewhere: of the other inputs as
-// they are now. Part of fill_inputs().
+// they are now.
 void fill_statistics(Problem& problem, OperandSet from_elsewhere = 0);
-// Both of it.
+// All inputs, and what outputs hold before.
 void fill(Problem& problem, std::uint64_t seed);
 
 }  // namespace normjit::oracle

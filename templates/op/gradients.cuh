@@ -36,6 +36,7 @@ enum : int { kHeldSums = kAddsProducts + kAddsGradients, kSumPlaces = kHeldSums 
 enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
 enum : bool { kActivates = Activation::chosen != Activation::none };
 enum : bool { kWeighs = kActivates && kWritesDx && !kGivenStatistics, kMeasuresG = kWritesDx && !kWeighs };
+enum : bool { kExchanges = kMeasuresG || !kGivenStatistics };  // something of a row, before it is written
 enum : bool { kHasGate = GateAt::chosen != GateAt::none };
 
 // What is normalized, of an element; and the gradient that arrives at the affine, in front of scale and
@@ -317,7 +318,7 @@ NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatis
       }
       hw::opaque(x);
       hw::opaque(dy);
-      if constexpr (kGatesX) hw::opaque(gate);
+      if constexpr (kHasGate) hw::opaque(gate);
     }
   return sums[0] + sums[1];
 }

@@ -8,7 +8,7 @@
 // a part of the rows if there are fewer chunks than blocks: so the sums over rows need no part for each
 // block, which for 4,194,304 columns would be as large as x, but one for as many blocks as share the columns.
 // Behind an activation a batch is read three times: when all have measured it, its sums of g are found, as it
-// is written one meeting later.
+// is written one meeting later. Where the statistics are given it is read twice.
 // All blocks must be resident (Exchange::grid); without an exchange there is one.
 //
 // Where rows share scale and shift, no batch has rows of two such groups. Blocks that share columns add up d
@@ -97,6 +97,7 @@ NJ_DEVICE WideGradientSums add_from(const WideGradientSums& sums, int lane_mask)
 template <bool kWeighed>
 NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long long row,
                                       const RowStatistics& given) {
+  if constexpr (!kExchanges) return {given, 0, 0};
   const double base = w.at(batch, row, 0).mean;
   WideGradientSums all = {};
 #pragma unroll 4
@@ -119,6 +120,7 @@ NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long 
 // Measures a batch, of `rows` rows from row `begin` on: blocks take its chunks in turn.
 NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long batch, long long begin,
                              int rows, RowSums* parts) {
+  if constexpr (!kExchanges) return;
   const int lane = threadIdx.x;
   const long long items = static_cast<long long>(rows) * kChunks;
   const auto load_item = [&](GradientPart& part, long long item) {

@@ -7,9 +7,9 @@
 // threads has 16,384 columns, and a cluster of eight has 131,072. Rows are read from the ring as often as
 // they are needed. A block measures a row before it writes the one before it, so that nothing waits for an
 // exchange: what the warps, or the blocks of the cluster, found out of that row has long arrived. Behind an
-// activation it works on three rows: it measures one, weighs the one before it, whose statistics have
-// arrived, and writes the one before that. What is exchanged of a row are its statistics together with the
-// sums of g of the one before it.
+// activation, unless the statistics are given, it works on three rows: it measures one, weighs the one before
+// it, whose statistics have arrived, and writes the one before that. What is exchanged of a row are its
+// statistics together with the sums of g of the one before it.
 namespace normjit {
 
 // Rows from the one that is measured to the one that is written.
@@ -188,7 +188,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     } else if (measures) {
       hw::barrier_wait(filled + turn.place, turn.phase);
       PlacePart part = part_at(turn.place, given);
-      measure_warp(part, weights, lane, cut, parts[i % kPartDepth * kWarps + warp]);
+      if constexpr (kExchanges) measure_warp(part, weights, lane, cut, parts[i % kPartDepth * kWarps + warp]);
     }
     hw::block_barrier();
     // All have written the row before the one that is written now.
@@ -196,7 +196,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       ring.fill(turn.before<kLag + 1>(), on, row + (kStages - kLag - 1) * teams, begin, count);
     if constexpr (kInCluster) {
       if (i == 0) hw::cluster_entered();
-      if (sends && warp == 0) {
+      if (kExchanges && sends && warp == 0) {
         if (lane == 0)
           hw::barrier_arrive_expect(arrived + i % kSliceDepth, kBlocksPerRow * sizeof(SliceSums));
         const SliceSums own = {merge_parts(i)};
@@ -212,7 +212,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       }
       measured = statistics_of(exchanged, {});
     } else if (i > 0) {
-      const RowSums all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
+      RowSums all = {};
+      if constexpr (kExchanges) all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
       PlacePart part = part_at(before.place);
       write(part, weights, gradient_of(all, given_before), on, row - teams, begin, lane, cut, sums);
     }

@@ -249,6 +249,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     };
     if constexpr (kWeighs) {
       of_row = learn(part, weights, d, exchanged);
+    } else if constexpr (!kExchanges) {
+      of_row = {part.given, 0, 0};
     } else if constexpr (kInWarp) {
       of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns, keep), part.given);
     } else {

@@ -217,6 +217,30 @@ TEST_F(RunOnHost, OperandsAreFilesByName) {
 }
 
 // The heads of a projection, normalized where they are: what lies between them stays as it is.
+// Whatever the statistics of x are.
+TEST_F(RunOnHost, GivenStatisticsAreFiles) {
+  const NormSpec spec{.backward = true, .columns = 40, .affine = Affine::weight_bias, .statistics = true};
+  oracle::Problem problem = oracle::make_problem(spec, 5).value();
+  oracle::fill(problem, 3);
+  for (const Operand operand : {Operand::saved_mean, Operand::saved_rstd}) {
+    oracle::fill_random(problem[operand], 9, {.stream = 1, .mean = 2, .deviation = 0.25});
+    oracle::write_npy(directory_ / (std::string(name(operand)) + ".npy"), problem[operand], {5}).value();
+  }
+  const auto dx_of = [&](const char* file, bool given) {
+    std::vector<std::string> arguments = {to_text(spec), "--rows",   "5",
+                                          "--check",     "--dx-out", directory_ / file};
+    if (given)
+      for (const char* const one : {"saved_mean", "saved_rstd"}) {
+        std::string option = concat({"--", one});
+        option[option.find('_')] = '-';
+        arguments.insert(arguments.end(), {option, directory_ / (std::string(one) + ".npy")});
+      }
+    checked(arguments);
+    return contents(directory_ / file);
+  };
+  EXPECT_NE(dx_of("dx.npy", false), dx_of("given.npy", true));
+}
+
 TEST_F(RunOnHost, AnAddressMakesTheFileTheBuffer) {
   const NormSpec spec = parse_spec("rmsnorm/cols=16/f32/w").value();
   constexpr std::int64_t kTokens = 3, kHeads = 4, kWidth = 100;

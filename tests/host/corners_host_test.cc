@@ -1657,7 +1657,9 @@ TEST_P(HostCornersOfGradients, GivenStatistics) {
                                                     : turn % 9 == 7 ? 1
                                                                     : 70,
                                          .input = kDTypes[turn / 2 % 4],
-                                         .gate = gated ? Gate::before : Gate::none,
+                                         .gate = !gated                           ? Gate::none
+                                                 : activation == Activation::none ? Gate::after
+                                                                                  : Gate::before,
                                          .gate_function = GateFunction::silu,
                                          .dsum = turn % 2 == 0 && turn % 6 != 4,
                                          .affine = kAffines[turn % 3].value,

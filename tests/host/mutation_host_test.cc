@@ -1288,12 +1288,10 @@ const std::vector<Pinned> kPinned = {
      "stages=3 arch=sm_90 sms=2 rows=17 x_gap=8 y_gap=4 runs=2 seed=379",
      {0},
      kGradients},
-    // With statistics that are given: in parts of a warp, in blocks, from the ring of a block and of a
-    // cluster,
-    // and chunk by chunk.
+    // With given statistics: in parts of a warp, in blocks, from the ring of a block and of a cluster, and
+    // chunk by chunk.
     {"layernorm_bwd/cols=90/f32/dsum/wb1/stats gradient_rows threads=64 threads_per_row=8 vector=2 "
-     "per_thread=6 "
-     "arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 residual_gap=8 runs=2 seed=380",
+     "per_thread=6 arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 residual_gap=8 runs=2 seed=380",
      {0, 14},
      kGradients},
     {"layernorm_bwd/cols=300/f32/wb/gelu/stats gradient_rows threads=96 threads_per_row=96 vector=1 "

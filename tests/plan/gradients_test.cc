@@ -353,6 +353,10 @@ TEST(GradientPlans, LongerRowsInWarpsAreThoseOf16Bits) {
                   .exchange = Exchange::grid};
   EXPECT_TRUE(check(plan, spec, h200()).ok());
   EXPECT_EQ(choose(spec, h200(), RowsRegime::many, Alignment::eight).threads_per_row, 32);
+  NormSpec given = spec;
+  given.columns = 1152, given.activation = Activation::gelu, given.statistics = true;
+  EXPECT_EQ(choose(given, h200(), RowsRegime::many, Alignment::eight).threads_per_row, 32)
+      << "what arrives is kept with given statistics, too";
   expect_refused(
       spec, plan,
       {{"per_thread must be at least 1, and times vector at most 40", [](Plan& p) { p.per_thread = 11; }},

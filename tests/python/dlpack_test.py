@@ -182,6 +182,19 @@ class Dlpack(unittest.TestCase):
         np.testing.assert_allclose(framework.numpy(dx), wanted, atol=1e-5)
 
     @each
+    def test_gradients_of_given_statistics(self, framework):
+        x, dy = self.array(4, 32), self.array(4, 32)
+        mean, rstd = self.array(4), np.abs(self.array(4)) + 0.5  # not those of x
+        dx, spec = framework.of(np.zeros_like(x)), "layernorm_bwd/cols=32/f32/stats"
+        dlpack.norm(spec, x=framework.of(x), dy=framework.of(dy), dx=dx, saved_mean=framework.of(mean), saved_rstd=framework.of(rstd),
+                    workspace=workspace_of(spec, framework))
+        n, wide = (x.astype(np.float64) - mean[:, None]) * rstd[:, None], dy.astype(np.float64)
+        wanted = rstd[:, None] * (wide - wide.mean(-1, keepdims=True) - n * (wide * n).mean(-1, keepdims=True))
+        np.testing.assert_allclose(framework.numpy(dx), wanted, atol=1e-5)
+        with self.assertRaisesRegex(ValueError, "the spec needs saved_rstd"):
+            dlpack.norm(spec, x=framework.of(x), dy=framework.of(dy), dx=dx, saved_mean=framework.of(mean))
+
+    @each
     def test_gradients_behind_an_activation(self, framework):
         x, dy, weight, bias = self.array(4, 32), self.array(4, 32), self.array(32), self.array(32)
         dx, dweight, dbias = (framework.of(np.zeros_like(part)) for part in (x, weight, bias))

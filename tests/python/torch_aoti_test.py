@@ -48,11 +48,25 @@ class Aoti(unittest.TestCase):
         command = command.replace("c++ ", COMPILER + (" -DNORMJIT_TORCH_ON_CPU " if FAKE else " "), 1)
         run("sh", "-ec", "cd '{}'\n{}".format(ROOT, command.replace("-o libnormjit_torch.so", "-o '{}/libnormjit_torch.so'".format(at))),
             LIBTORCH=INSTALLED)
-        run(COMPILER, "-std=c++20", "-O1", "-isystem" + INCLUDE, "-isystem" + os.path.join(INCLUDE, "torch", "csrc", "api", "include"),
+        cls.build_main(COMPILER)
+        if not cls.shares_libstdcxx() and COMPILER != "c++":
+            cls.build_main("c++")
+        if not cls.shares_libstdcxx():
+            raise unittest.SkipTest("the compiler links libstdc++ statically, and a host must share that of libtorch")
+        cls.exported = run(sys.executable, os.path.join(example, "export.py"), at + "/model.pt2",
+                           TORCHINDUCTOR_CACHE_DIR=at + "/inductor")
+
+    @classmethod
+    def shares_libstdcxx(cls):
+        return "libstdc++.so.6" in run("readelf", "-d", os.path.join(cls.folder.name, "main"))
+
+    @classmethod
+    def build_main(cls, compiler):
+        at, example = cls.folder.name, os.path.join(ROOT, "examples", "torch", "aoti")
+        run(compiler, "-std=c++20", "-O1", "-isystem" + INCLUDE, "-isystem" + os.path.join(INCLUDE, "torch", "csrc", "api", "include"),
             os.path.join(example, "main.cc"), "-o", at + "/main", "-L" + LIBRARIES, "-Wl,-rpath," + LIBRARIES,
             "-Wl,--unresolved-symbols=ignore-in-shared-libs",  # libraries of CUDA are the loader's to find
             *(["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda"] if not FAKE else []), "-ltorch", "-ltorch_cpu", "-lc10", "-ldl", "-lpthread")
-        cls.exported = run(sys.executable, os.path.join(example, "export.py"), at + "/model.pt2")
 
     def main(self, status=0, **environment):
         at = self.folder.name

@@ -114,6 +114,21 @@ TEST_F(Gradients, OverlapWithTheirOwnAlone) {
   EXPECT_EQ(checked([](Tensors& t) { t.dweight = const_cast<void*>(t.weight.pointer); }), Code::Overlap);
 }
 
+TEST_F(Gradients, GivenStatisticsAreOperands) {
+  NormSpec spec = kGradients;
+  spec.statistics = true;
+  const Kernel kernel = service(Mode::eager).prepare(spec).value();
+  Tensors tensors = tensors_of(spec);
+  EXPECT_EQ(kernel.check(tensors).code(), Code::NullPointer);
+  tensors.saved_mean = memory(11), tensors.saved_rstd = memory(12);
+  EXPECT_TRUE(kernel.check(tensors).ok());
+  tensors.dx = memory(12);
+  EXPECT_EQ(kernel.check(tensors).code(), Code::Overlap);
+  tensors = tensors_of(kGradients);
+  tensors.saved_rstd = memory(12);
+  EXPECT_EQ(service(Mode::eager).prepare(kGradients).value().check(tensors).code(), Code::UnexpectedPointer);
+}
+
 TEST_F(Gradients, DgateMayBeTheGate) {
   NormSpec spec = kGradients;
   spec.gate = Gate::before;

@@ -92,6 +92,22 @@ TEST(ReferenceGradients, OfALayerNormByHand) {
   EXPECT_EQ(more[2].share, 3 * 0.5 * (4 + 3 + 3.5)) << "no rstd is in dsum";
 }
 
+// They are taken as they are, whatever those of x are.
+TEST(ReferenceGradients, OfGivenStatisticsByHand) {
+  const float x[] = {1, 2, 3, 6}, dy[] = {1, 2, 2, -1}, mean = 2, rstd = 0.5;  // n is -0.5, 0, 0.5, 2
+  NormSpec spec{.backward = true, .columns = 4, .statistics = true};
+  RowInputs inputs = inputs_at(x, dy);
+  inputs[Operand::saved_mean] = &mean, inputs[Operand::saved_rstd] = &rstd;
+  const RowGradients row = row_gradients(spec, inputs);
+  EXPECT_EQ(row.statistics.mean, 2);
+  EXPECT_EQ(row.statistics.rstd, 0.5);
+  EXPECT_EQ(row.mean_g, 1);
+  EXPECT_EQ(row.mean_gn, -0.375);  // of -0.5, 0, 1, -2
+  EXPECT_EQ(values_of(dx_of(spec, inputs)), (std::vector<double>{-0.09375, 0.5, 0.59375, -0.625}));
+  spec.norm = Norm::rms;
+  EXPECT_EQ(row_gradients(spec, inputs).statistics.mean, 0) << "it has none";
+}
+
 TEST(ReferenceGradients, OfAnRmsNormByHand) {
   const float x[] = {1, 2, 3, 6}, dy[] = {4, 2, 0, 0};  // n is 0.25, 0.5, 0.75, 1.5
   const NormSpec spec{.norm = Norm::rms, .backward = true, .columns = 4, .epsilon = 3.5};

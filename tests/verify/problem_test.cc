@@ -195,6 +195,35 @@ TEST(Problem, HasWhatTheSpecHas) {
   EXPECT_EQ(full[Operand::rstd].bytes(), 16u);
 }
 
+TEST(Problem, GivenStatisticsAreThoseOfTheOtherInputs) {
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const NormSpec spec{.norm = norm, .backward = true, .columns = 70, .input = dtype, .statistics = true};
+      NormSpec measured = spec;
+      measured.statistics = false;
+      Problem problem = make_problem(spec, 3, {{Operand::x, 80}}).value();
+      fill(problem, 5);
+      const auto kept = [&](Operand operand, std::int64_t row) {
+        double value;
+        load(dtype, problem[operand].data(), row, 1, &value);
+        return value;
+      };
+      for (std::int64_t row = 0; row < 3; ++row) {
+        const RowStatistics of_row = row_statistics(measured, inputs_of(problem, row));
+        EXPECT_EQ(kept(Operand::saved_rstd, row), rounded(dtype, of_row.rstd));
+        if (norm == Norm::layer) EXPECT_EQ(kept(Operand::saved_mean, row), rounded(dtype, of_row.mean));
+        EXPECT_EQ(row_statistics(spec, inputs_of(problem, row)).rstd, kept(Operand::saved_rstd, row));
+      }
+      EXPECT_EQ(problem[Operand::saved_mean].empty(), norm == Norm::rms);
+      const double before = kept(Operand::saved_rstd, 1), other = 7;
+      store(dtype, problem[Operand::saved_rstd].data(), 1, 1, &other);
+      fill_statistics(problem, set_of(Operand::saved_rstd));
+      EXPECT_EQ(kept(Operand::saved_rstd, 1), other) << "it comes from elsewhere";
+      fill_statistics(problem);
+      EXPECT_EQ(kept(Operand::saved_rstd, 1), before);
+    }
+}
+
 TEST(Problem, HasTheScalesOfAQuantization) {
   for (const DType output : {DType::e4m3, DType::e5m2, DType::s8})
     for (const bool inverse : {false, true}) {

@@ -46,6 +46,7 @@ bool is_right(torch::inductor::AOTIModelPackageLoader& program, at::Device devic
 }  // namespace
 
 int main(int argc, char** argv) try {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was printed is there, whatever happens later
   if (argc != 3) {
     std::fprintf(stderr, "main libnormjit_torch.so model.pt2\n");
     return 2;
@@ -56,6 +57,10 @@ int main(int argc, char** argv) try {
     return 1;
   }
   const auto error = reinterpret_cast<const char* (*)()>(dlsym(operators, "normjit_torch_error"));
+  if (error == nullptr) {
+    std::fprintf(stderr, "%s is no libnormjit_torch.so\n", argv[1]);
+    return 1;
+  }
   if (const char* const why = error()) {
     std::fprintf(stderr, "%s\n", why);
     return 1;

@@ -106,7 +106,7 @@ class Enumeration {
       add_gradients(plan);
     }
     gradient_rings(vector);
-    // As many rows of a batch as let two fit in L2 (three behind an activation), and more of longer ones,
+    // As many rows of a batch as let two fit in L2 (three where they are weighed), and more of longer ones,
     // whose sums over rows are written and read again with each batch. Measured: 4096 x 16,384 bf16, batches
     // of 60 rows: 0.39, of 240: 0.47, of 480: 0.50; 16 x 4,194,304 f32, of one row: 0.17, of 16: 0.28.
     plan.strategy = Strategy::gradient_columns;

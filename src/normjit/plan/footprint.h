@@ -123,7 +123,11 @@ inline int held_sums(const NormSpec& spec) {
 // Of gradients, whether the sums of a row need its normalized elements: kWeighs of
 // templates/op/gradients.cuh.
 inline bool weighs(const NormSpec& spec) {
-  return spec.activation != Activation::none && writes_dx(spec) && !spec.statistics;
+  return spec.activation != Activation::none && writes_dx(spec) && !reads_statistics(spec);
+}
+// Whether gradient_rows keeps what arrives in front of the activation until dx is written: its kKeeps.
+inline bool keeps_gradients(const NormSpec& spec) {
+  return spec.activation != Activation::none && writes_dx(spec);
 }
 // Rows or batches from the one that is measured to the one that is written.
 inline int rows_behind(const NormSpec& spec) { return plan_math::rows_behind(weighs(spec)); }
@@ -371,8 +375,7 @@ inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spe
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
-  const bool keeps =
-      spec.activation != Activation::none && writes_dx(spec) && plan.strategy == Strategy::gradient_rows;
+  const bool keeps = keeps_gradients(spec) && plan.strategy == Strategy::gradient_rows;
   const std::int64_t gate = spec.gate != Gate::none ? of(spec.modulation_type) : 0;
   return std::int64_t{plan.per_thread} * plan.vector * (held_sums(spec) + keeps) *
              size_of(compute_type(spec)) / 4 +
@@ -461,7 +464,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     if (adds && (shared_row || plan.strategy == Strategy::split_row))
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
     const bool more = shared_row && (plan.unaligned || (!same && calls));
-    return elements <= 4 ? 96 : elements <= 8 && !more ? 128 : 168;
+    const bool all_at_once = adds && row_parameters(spec) > 0 && elements > 2;
+    return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
@@ -579,7 +583,7 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
     const int more = spec.modulation == Modulation::none ? spec.dsum ? elements / 2 : 0
                      : spec.affine == Affine::none       ? elements / 4
                                                          : 2 * elements;
-    return in_all((weighs(spec) ? 60 : 84) + more);
+    return in_all((keeps_gradients(spec) ? 60 : 84) + more);
   }
   // Of sums over groups gradient_columns holds addresses while it writes rows.
   const bool ends_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0;

@@ -117,7 +117,7 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   // The code that nobody on this machine has.
   Result<StoredBinary> make(const Identified& kernel, const std::optional<std::string>& refused = {});
   // NotResident if blocks of a launch that must run together cannot. Ok if that is not known yet.
-  static Result<void> find_room(Kernel::Prepared & kernel);
+  static Result<void> find_room(Kernel::Prepared& kernel);
 
   // A kernel of this process. The same plan in the place of another is another kernel.
   struct Key {

@@ -68,7 +68,8 @@ std::array<Operand, kMostOperands> operands_of(const normjit_spec& s) {
   add(NORMJIT_AT(mean), kRows, s.statistics && s.norm != NORMJIT_RMS, compute, true);
   add(NORMJIT_AT(rstd), kRows, s.statistics, compute, true);
   add(NORMJIT_AT(row_scale), kRows, s.quantization == NORMJIT_QUANTIZE_BY_ROW, NORMJIT_F32, true);
-  add(NORMJIT_AT(also), kMatrix, s.also > NORMJIT_NO_ALSO, kAlso[s.also], true);
+  add(NORMJIT_AT(also), kMatrix, s.also > NORMJIT_NO_ALSO,
+      kAlso[s.also < static_cast<std::int32_t>(std::size(kAlso)) ? s.also : 0], true);
   add(NORMJIT_AT(block_scale), kBlocks, s.quantization >= NORMJIT_QUANTIZE_BY_BLOCK_16, scales, true);
   add(NORMJIT_AT(amax), kOne, s.amax, NORMJIT_F32, true);
 #undef NORMJIT_AT
