@@ -575,7 +575,9 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   // A function of the gate and its slope, or bias and modulation, of as many elements as are under way.
   const bool weighs_affine = spec.activation != Activation::none && spec.affine != Affine::none;
   const bool holds_two = (in_rows && (converts || in_double)) || weighs_affine;
-  const int gated = !has_modulation_type(spec) ? 0 : holds_two ? 2 * elements : elements;
+  // With given statistics a gate behind the norm is under way twice, for the sums and for dgate.
+  const bool again = reads_statistics(spec) && spec.gate == Gate::after;
+  const int gated = !has_modulation_type(spec) ? 0 : (holds_two ? 2 + again : 1) * elements;
   const auto in_all = [&](std::int64_t others) {
     return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8);
   };
@@ -583,7 +585,7 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
     const int more = spec.modulation == Modulation::none ? spec.dsum ? elements / 2 : 0
                      : spec.affine == Affine::none       ? elements / 4
                                                          : 2 * elements;
-    return in_all((keeps_gradients(spec) ? 60 : 84) + more);
+    return in_all((!keeps_gradients(spec) ? 84 : reads_statistics(spec) ? 76 : 60) + more);
   }
   // Of sums over groups gradient_columns holds addresses while it writes rows.
   const bool ends_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0;
@@ -594,7 +596,8 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_ring)
     return with_sums(in_double ? 120 : 24 + 3 * elements);
   if (spec.activation != Activation::none && in_rows)
-    return with_sums(in_double ? 88 + gated : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
+    return with_sums((in_double ? 88 + gated : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8)) +
+                     (reads_statistics(spec) ? 8 : 0));
   if (plan.strategy == Strategy::gradient_ring) return in_all(registers_of_ring(spec) + gated);
   const int others = in_double       ? 88
                      : converts      ? 36 + elements * 3 / 2
