@@ -605,7 +605,9 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
                      : single        ? 72 + 2 * elements
                      : elements < 16 ? 48
                                      : 32;
-  return with_sums(others + (spec.activation != Activation::none ? 4 * elements : 0));
+  const bool wide_weights = spec.affine != Affine::none && size_of(spec.weight) > size_of(spec.input);
+  const int given = in_rows && wide_weights && reads_statistics(spec) ? 8 : 0;
+  return with_sums(others + given + (spec.activation != Activation::none ? 4 * elements : 0));
 }
 
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where
