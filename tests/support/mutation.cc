@@ -1032,7 +1032,7 @@ constexpr Fault kFaults[] = {
     {"a row is weighed with the statistics of none", kGradientRing,
      "if (i > 0) all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);", ""},
     {"a row is written with the statistics of the next", kGradientRing,
-     "gradient_of(measured, exchanged.sums)", "gradient_of(statistics_of(exchanged), exchanged.sums)"},
+     "gradient_of(measured, exchanged.sums)", "gradient_of(statistics_of(exchanged, {}), exchanged.sums)"},
     {"the phase of a place does not flip", kGradientRing, "place = 0, phase ^= 1;", "place = 0;"},
     {"a row is written before the block has measured it", kGradientRing,
      "hw::block_barrier();\n    // All have", "// All have"},
