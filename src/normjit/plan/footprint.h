@@ -120,15 +120,12 @@ inline int held_sums(const NormSpec& spec) {
   return spec.affine == Affine::weight_bias || spec.modulation == Modulation::scale_shift ? 2 : 1;
 }
 
-// Of gradients, whether the sums of a row need its normalized elements: kWeighs of
-// templates/op/gradients.cuh.
-inline bool weighs(const NormSpec& spec) {
-  return spec.activation != Activation::none && writes_dx(spec) && !reads_statistics(spec);
-}
 // Whether gradient_rows keeps what arrives in front of the activation until dx is written: its kKeeps.
 inline bool keeps_gradients(const NormSpec& spec) {
   return spec.activation != Activation::none && writes_dx(spec);
 }
+// Of gradients, whether the sums of a row wait for its statistics: kWeighs of templates/op/gradients.cuh.
+inline bool weighs(const NormSpec& spec) { return keeps_gradients(spec) && !reads_statistics(spec); }
 // Rows or batches from the one that is measured to the one that is written.
 inline int rows_behind(const NormSpec& spec) { return plan_math::rows_behind(weighs(spec)); }
 // The fewest rows in a ring of gradients: those that are worked on, and one on its way.
