@@ -216,7 +216,6 @@ TEST_F(RunOnHost, OperandsAreFilesByName) {
   EXPECT_EQ(report[Operand::sum].values, 5 * 40);
 }
 
-// The heads of a projection, normalized where they are: what lies between them stays as it is.
 // Whatever the statistics of x are.
 TEST_F(RunOnHost, GivenStatisticsAreFiles) {
   const NormSpec spec{.backward = true, .columns = 40, .affine = Affine::weight_bias, .statistics = true};
@@ -241,6 +240,7 @@ TEST_F(RunOnHost, GivenStatisticsAreFiles) {
   EXPECT_NE(dx_of("dx.npy", false), dx_of("given.npy", true));
 }
 
+// The heads of a projection, normalized where they are: what lies between them stays as it is.
 TEST_F(RunOnHost, AnAddressMakesTheFileTheBuffer) {
   const NormSpec spec = parse_spec("rmsnorm/cols=16/f32/w").value();
   constexpr std::int64_t kTokens = 3, kHeads = 4, kWidth = 100;
