@@ -2,9 +2,9 @@
 // Makes the pack of generic kernels that becomes part of the library: pack_generic FILE. It is built of the
 // library without that pack.
 //
-// One kernel for each compute type and each architecture that this machine's NVRTC makes cubins for. What is
-// in FILE already, and still fits, is not compiled again. Without NVRTC the file is empty, and so is what the
-// library then has. Depends on no cache and writes to none.
+// Forward and backward, one kernel for each compute type and each architecture that this machine's NVRTC
+// makes cubins for. What is in FILE already, and still fits, is not compiled again. Without NVRTC the file is
+// empty, and so is what the library then has. Depends on no cache and writes to none.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -31,15 +31,19 @@ namespace {
 // The kernels that this compiler makes cubins for, each once, by id.
 Result<std::vector<Identified>> generic_kernels(const BinaryStore& binaries,
                                                 const Compiler::Facts& compiler) {
+  constexpr NormSpec kSpecs[] = {{.columns = 1, .input = DType::f32},
+                                 {.columns = 1, .input = DType::f64},
+                                 {.backward = true, .columns = 1, .input = DType::f32},
+                                 {.backward = true, .columns = 1, .input = DType::f64}};
   std::map<std::string, Identified> kernels;
   for (const DeviceProfile& device : DeviceProfile::known())
-    for (const DType compute : {DType::f32, DType::f64}) {
-      auto kernel = binaries.identify({.columns = 1, .input = compute}, generic_plan(), device.arch);
+    for (const NormSpec& spec : kSpecs) {
+      auto kernel = binaries.identify(spec, generic_plan(), device.arch);
       if (!kernel) return kernel.error();
       const bool is_known = std::ranges::find(compiler.archs, kernel->arch) != compiler.archs.end();
       if (is_known)
         kernels.emplace(kernel->id, *std::move(kernel));
-      else if (compute == DType::f32)
+      else if (&spec == &kSpecs[0])
         std::printf("%s does not know %s: no generic kernel for %s is built in\n", compiler.path.c_str(),
                     kernel->arch.name().c_str(), device.arch.name().c_str());
     }

@@ -144,7 +144,6 @@ PlanOfUse plan_of_use(Service& service, const NormSpec& spec, const DeviceProfil
 }
 
 std::string generic_text(const WhyReport& generic) {
-  if (generic.id.empty()) return "none that computes this spec";
   if (generic.tier.empty()) return "not here; it would be compiled";
   return (generic.tier == "embedded" ? "" : "in ") + generic.tier + ", for " +
          target_of(generic.plan, generic.spec, generic.arch).name();

@@ -26,12 +26,13 @@ enum class Strategy : std::uint8_t {
   persistent_row,  // persistent blocks stream rows through a ring of chunks in shared memory (sm_90)
   split_row,       // many blocks share a row chunk by chunk, and read x twice: to reduce, then to normalize
   channels_first,  // threads have neighbouring rows, a block all channels of them; these specs have no other
-  // Backward specs have these three alone.
+  // Backward specs have these three, and generic.
   gradient_rows,  // blocks hold rows in registers, and add up dweight and dbias over the rows that they take
   gradient_ring,  // the same of rows in a ring in shared memory (sm_90), which the blocks of a cluster may
                   // share
   gradient_columns,  // all blocks measure a batch of rows chunk by chunk, meet, and read it again by columns
-  generic,  // one kernel for all forward specs of a compute type, told which at run time; never chosen
+  generic,  // one kernel for all forward specs of a compute type and one for all backward specs, told which
+            // at run time; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
@@ -94,11 +95,11 @@ NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line. Fields may be missing that have a legal default: those after per_thread. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan of the generic kernel, which is legal on every device for every forward spec. Slower than the
-// others; needs no workspace unless the spec has amax, and tensors aligned to their elements only.
+// The plan of the generic kernels, which is legal on every device for every spec. Slower than the others;
+// needs tensors aligned to their elements only, and a workspace for amax and for sums over rows alone.
 NORMJIT_API Plan generic_plan() noexcept;
 // The spec under which the generic kernel that serves `spec` is generated, compiled and cached: one for each
-// compute type.
+// compute type, forward and backward.
 NORMJIT_API NormSpec generic_spec(const NormSpec& spec) noexcept;
 // The spec for which the kernel of a plan is generated: generic_spec of a generic plan, else
 // canonical(spec).
@@ -107,8 +108,8 @@ NORMJIT_API NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcep
 // A plan with its cost.
 struct Candidate {
   Plan plan;
-  double cost = 0;       // estimated time for a typical number of rows, relative to that of the cheapest plan;
-                         // of all but the 16 best plans their order alone
+  double cost = 0;  // estimated time for a typical number of rows, relative to that of the cheapest plan;
+                    // of all but the 16 best plans their order alone
   std::string_view why;  // what costs most; lasts as long as the program
 };
 

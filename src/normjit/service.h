@@ -277,7 +277,8 @@ struct NORMJIT_API Options {
   bool remote_unsigned = false;
   Mode mode = Mode::eager;
   // The bits of a row never depend on how many other rows a launch has: one plan for a spec and an Alignment,
-  // the best for many rows whose sums depend on no address. Tuned plans are not taken, and no generic kernel serves while another is compiled.
+  // the best for many rows whose sums depend on no address. Tuned plans are not taken, and no generic kernel
+  // serves while another is compiled.
   // Still other bits may come from another version, another architecture or another alignment, and from a GPU
   // that has no room for blocks which must run together (Code::NotResident).
   bool batch_invariant = false;
@@ -428,8 +429,7 @@ class NORMJIT_API Service {
   // nothing. Errors: those of validate.
   Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device,
                                      const Uses& uses = {});
-  // The same for the kernel of this very plan. For generic_plan() and a spec that it does not compute, the
-  // reason says so; for every other plan that is not legal: IllegalPlan.
+  // The same for the kernel of this very plan; IllegalPlan if the spec has no such kernel.
   Result<WhyReport> why(const NormSpec& spec, const DeviceProfile& device, const Plan& plan);
 
   // The profile of a device of this machine (-1: the current context's). NoDriver, NoContext, NoDevice.

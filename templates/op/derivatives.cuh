@@ -57,14 +57,15 @@ NJ_DEVICE Acc gradient_through(Acc gradient, Acc v) {
 struct Gated {
   Acc factor, slope;
 };
+template <GateFunction kOf>
 NJ_DEVICE Gated gated(Acc v) {
-  if constexpr (GateFunction::chosen == GateFunction::silu) {
+  if constexpr (kOf == GateFunction::silu) {
     const Acc s = logistic(Acc(1), v * Acc(1.4426950408889634));
     return {v * s, logistic_derivative(within_ends(v), s, Acc(1))};
-  } else if constexpr (GateFunction::chosen == GateFunction::sigmoid) {
+  } else if constexpr (kOf == GateFunction::sigmoid) {
     const Acc s = through<GateFunction::sigmoid>(v);
     return {s, s * (Acc(1) - s)};
-  } else if constexpr (GateFunction::chosen == GateFunction::tanh) {
+  } else if constexpr (kOf == GateFunction::tanh) {
     const Acc t = through<GateFunction::tanh>(v);
     return {t, Acc(1) - t * t};
   } else {

@@ -514,7 +514,7 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients
       for (int i = 0; i < kVector; ++i) {
         Acc s = widen(x, i), dy = widen(dy_of_vector, i);
         Gated of_gate = {1, 0};
-        if constexpr (kHasGate) of_gate = gated(widen(gate, i));
+        if constexpr (kHasGate) of_gate = gated<GateFunction::chosen>(widen(gate, i));
         if constexpr (kGatesX) s *= of_gate.factor;
         const Acc n = normalized(s, row.statistics);
         const Acc d = gradients.behind(kGatesResult ? dy * of_gate.factor : dy, n, k, i);

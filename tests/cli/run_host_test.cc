@@ -68,7 +68,8 @@ TEST_F(RunOnHost, BothReferenceLayersAreRight) {
 }
 
 TEST_F(RunOnHost, TheGenericKernel) {
-  for (const char* spec : {"layernorm/cols=90/bf16/out=f32/wb/silu/stats", "layernorm/cols=3001/f64/w"}) {
+  for (const char* spec : {"layernorm/cols=90/bf16/out=f32/wb/silu/stats", "layernorm/cols=3001/f64/w",
+                           "layernorm_bwd/cols=90/bf16/w=f32/dsum/wb/silu", "rmsnorm_bwd/cols=3001/f64/w"}) {
     const ToolRun tool = run({spec, "--rows", "9", "--check", "--json", "--plan", to_text(generic_plan())});
     ASSERT_EQ(tool.status, 0) << tool.err;
     EXPECT_EQ(Json::parse(tool.out).at("plan"), to_text(generic_plan()));

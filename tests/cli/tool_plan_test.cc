@@ -30,26 +30,25 @@ class ToolPlan : public testing::Test {
   TempDirectory directory_;
 };
 
-TEST_F(ToolPlan, NoGenericKernelServesGradients) {
+TEST_F(ToolPlan, ShowAndWhyKnowGradients) {
   constexpr const char* kGradients = "layernorm_bwd/cols=4096/bf16/out=f32/wb";
   const ToolRun show = run({"show", kGradients, "--arch", "sm_90", "--rows", "100"});
   ASSERT_EQ(show.status, 0) << show.err;
   EXPECT_THAT(show.out, HasSubstr("spec       layernorm_bwd/cols=4096/bf16/out=f32/eps=1e-05/wb\n"));
   EXPECT_THAT(show.out, HasSubstr("row bytes  8192 in, 16384 of dy, 8192 out\n"));
-  EXPECT_THAT(show.out, HasSubstr("generic    none that computes this spec\n"));
+  EXPECT_THAT(show.out, HasSubstr("generic    "));
   EXPECT_THAT(show.out, HasSubstr("gradient_"));
   const Json report = Json::parse(run({"show", kGradients, "--arch", "sm_90", "--json"}).out);
   EXPECT_EQ(report.at("dx_row_bytes"), 8192);
   EXPECT_EQ(report.at("dy_row_bytes"), 16384);
   EXPECT_FALSE(report.contains("y_row_bytes"));
-  EXPECT_EQ(report.at("generic").at("id"), "");
+  EXPECT_NE(report.at("generic").at("id"), "");
   for (const Json& use : report.at("uses"))
     EXPECT_THAT(use.at("plan").get<std::string>(), HasSubstr("gradient_"));
 
   const ToolRun why = run({"why", kGradients, "--arch", "sm_90"});
   EXPECT_EQ(why.status, 1) << why.err;
-  EXPECT_THAT(why.out, HasSubstr("generic kernel: none that computes this spec\n"));
-  EXPECT_EQ(why.out.find("\ngeneric threads="), std::string::npos);
+  EXPECT_THAT(why.out, HasSubstr("generic kernel: "));
 }
 
 // The planner's choice for contiguous tensors, and what it beat: at most four plans, and no more than it has.

@@ -167,14 +167,9 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 // Compilers then name the template and its line; and each part is the file, byte for byte.
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string, std::less<>> used;
-  for (const Strategy strategy :
-       {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row, Strategy::persistent_row,
-        Strategy::split_row, Strategy::channels_first, Strategy::gradient_rows, Strategy::gradient_ring,
-        Strategy::gradient_columns, Strategy::generic}) {
+  const auto check_files_of = [&](Strategy strategy, bool backward) {
     Plan plan = kPlan;
     plan.strategy = strategy;
-    const bool backward = strategy == Strategy::gradient_rows || strategy == Strategy::gradient_ring ||
-                          strategy == Strategy::gradient_columns;
     const std::string text =
         generated(backward ? NormSpec{.backward = true, .columns = 64} : kSpec, plan).text;
     EXPECT_TRUE(text.starts_with("#line 1 \"spec.cuh\"\n"));
@@ -192,8 +187,16 @@ TEST(Generate, JoinsTheTemplatesByLineDirectives) {
     std::size_t directives = 0;
     for (std::size_t at = 0; (at = text.find("#line ", at)) != text.npos; ++at) ++directives;
     EXPECT_EQ(directives, parts);
-    EXPECT_TRUE(used.contains(concat({"schedule/", name(strategy), ".cu"}))) << name(strategy);
-  }
+    const std::string_view of_gradients = strategy == Strategy::generic && backward ? "_gradients" : "";
+    EXPECT_TRUE(used.contains(concat({"schedule/", name(strategy), of_gradients, ".cu"}))) << name(strategy);
+  };
+  for (const Strategy strategy :
+       {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row, Strategy::persistent_row,
+        Strategy::split_row, Strategy::channels_first, Strategy::generic})
+    check_files_of(strategy, false);
+  for (const Strategy strategy :
+       {Strategy::gradient_rows, Strategy::gradient_ring, Strategy::gradient_columns, Strategy::generic})
+    check_files_of(strategy, true);
   EXPECT_EQ(used.size() + 1, embedded_templates().size()) << "a template that no kernel uses";
 }
 

@@ -321,7 +321,8 @@ TEST_F(Kernels, TheGenericOnes) {
   std::vector<Job> jobs;
   for (const DeviceProfile& device : devices_)
     for (const DType dtype : {DType::f32, DType::f64})
-      jobs.push_back({{.columns = 4096, .input = dtype}, generic_plan(), device});
+      for (const bool backward : {false, true})
+        jobs.push_back({{.backward = backward, .columns = 4096, .input = dtype}, generic_plan(), device});
   expect_all_clean(jobs);
 }
 

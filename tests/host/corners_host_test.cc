@@ -37,8 +37,9 @@ constexpr Strategy kForwardStrategies[] = {
     Strategy::warp_rows, Strategy::staged_rows,    Strategy::block_row, Strategy::persistent_row,
     Strategy::split_row, Strategy::channels_first, Strategy::generic};
 constexpr Strategy kGradientStrategies[] = {Strategy::gradient_rows, Strategy::gradient_ring,
-                                            Strategy::gradient_columns};
-static_assert(std::size(kForwardStrategies) + std::size(kGradientStrategies) == std::size(kAllStrategies));
+                                            Strategy::gradient_columns, Strategy::generic};
+static_assert(std::size(kForwardStrategies) + std::size(kGradientStrategies) == std::size(kAllStrategies) + 1,
+              "generic is of both");
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
                                        Activation::gelu_tanh, Activation::silu};
 
@@ -1518,7 +1519,7 @@ KernelCase gradient(Strategy strategy, NormSpec spec, int vector = 1, std::int64
   spec.backward = true;
   KernelCase c = corner(strategy, spec, vector, rows);
   const bool adds = sums_over_rows(c.spec) > 0 || strategy == Strategy::gradient_columns;
-  c.plan.exchange = adds ? exchange : Exchange::none;
+  c.plan.exchange = adds && strategy != Strategy::generic ? exchange : Exchange::none;
   return c;
 }
 constexpr Exchange kBoth[] = {Exchange::grid, Exchange::none};
@@ -1724,7 +1725,7 @@ TEST_P(HostCornersOfGradients, GatesOfGroups) {
                                .affine = Affine::weight_bias,
                                .need = need},
                               2, 24);
-      c.plan.grouped_rows = true;
+      c.plan.grouped_rows = GetParam() != Strategy::generic;
       c.group = 3;
       c.group_gap = 3 * unit(c.spec);
       c.gate_gap = unit(c.spec);
@@ -1758,7 +1759,7 @@ TEST_P(HostCornersOfGradients, GroupsOfRows) {
   std::vector<KernelCase> cases;
   for (const std::int64_t group : {2, 3, 8}) {
     KernelCase c = gradient(GetParam(), {.columns = 100, .dsum = true, .affine = Affine::weight_bias}, 2, 24);
-    c.plan.grouped_rows = true;
+    c.plan.grouped_rows = GetParam() != Strategy::generic;
     c.group = group;
     c.group_gap = 3 * unit(c.spec);
     c.x_gap = 2 * unit(c.spec);
@@ -2011,6 +2012,30 @@ TEST(HostCornersOfGradientColumns, ManyChunks) {
   expect_right(cases);
 }
 
+// A warp has a row of up to 64 columns, a block of two warps a longer one: rounds of rows that are full, or
+// not, of one block and of several, which have no row, one round or more; chunks of long rows.
+TEST(HostCornersOfGenericGradients, RoundsAndParts) {
+  std::vector<KernelCase> cases;
+  for (const std::int64_t columns : {1, 31, 64, 65, 129, 700})
+    for (const std::int64_t rows : {1, 2, 3, 6, 7, 25})
+      for (const int sms : {1, 3, 8}) {
+        if ((columns + rows + sms) % 2 != 0) continue;
+        KernelCase c = gradient(Strategy::generic,
+                                {.norm = sms == 1 ? Norm::rms : Norm::layer,
+                                 .columns = columns,
+                                 .dsum = rows == 3,
+                                 .affine = rows == 25 ? Affine::weight : Affine::weight_bias,
+                                 .statistics = rows == 6},
+                                1, rows);
+        c.device.sm_count = sms;
+        if (columns == 700) c.inputs = InputKind::large_mean;
+        c.runs = 2;
+        cases.push_back(c);
+      }
+  EXPECT_GT(cases.size(), 50u);
+  expect_right(cases);
+}
+
 // ---- Gradients of a modulation ----
 
 // Rows of a chunk or several, for a block that has them all to one of many that share a chunk; short batches.
@@ -2024,15 +2049,25 @@ KernelCase gradient_in_chunks(const NormSpec& spec, int vector, std::int64_t row
   return c;
 }
 
-// A modulation of each row, of all kinds, in parts of a warp, in blocks and in chunks; rows that have
-// distances of their own.
+// How a kernel has the rows; in parts of a warp and in blocks in turn.
+enum class Had { in_threads, in_chunks, by_generic };
+constexpr Had kHad[] = {Had::in_threads, Had::in_chunks, Had::by_generic};
+KernelCase modulated_gradient(Had had, const NormSpec& spec, int vector, std::int64_t rows, Exchange exchange,
+                              bool in_warps, std::size_t turn) {
+  if (had == Had::by_generic) return gradient(Strategy::generic, spec, 1, rows);
+  if (had == Had::in_chunks) return gradient_in_chunks(spec, vector, rows, exchange, turn);
+  return in_warps ? gradient(Strategy::gradient_rows, spec, vector, rows, exchange)
+                  : gradient_in_blocks(spec, 64, vector, rows, exchange);
+}
+
+// A modulation of each row, of all kinds; rows that have distances of their own.
 TEST(HostCornersOfModulatedGradients, OfRows) {
   std::vector<KernelCase> cases;
   for (const Modulation modulation : {Modulation::scale, Modulation::scale_shift})
     for (const bool plain : {false, true})
       for (const bool table : {false, true})
         for (const DType dtype : kDTypes) {
-          const std::size_t turn = cases.size() / 2;
+          const std::size_t turn = cases.size() / std::size(kHad);
           const NormSpec spec = canonical({.norm = turn % 3 == 0 ? Norm::rms : Norm::layer,
                                            .backward = true,
                                            .columns = turn % 8 == 7 ? 1 : 70,
@@ -2050,12 +2085,9 @@ TEST(HostCornersOfModulatedGradients, OfRows) {
                                            .statistics = turn % 4 == 1,
                                            .need = turn % 7 == 0 ? Need::dx : Need::all});
           const int vector = spec.columns == 1 ? 1 : 2;
-          for (const bool in_chunks : {false, true}) {
-            const Exchange exchange = kBoth[turn / 2 % 2];
-            KernelCase c = in_chunks       ? gradient_in_chunks(spec, vector, 7, exchange, turn)
-                           : turn % 2 == 0 ? gradient(Strategy::gradient_rows, spec, vector, 7, exchange)
-                                           : gradient_in_blocks(spec, 64, vector, 7, exchange);
-            c.plan.grouped_rows = turn / 2 % 3 == 2;
+          for (const Had had : kHad) {
+            KernelCase c = modulated_gradient(had, spec, vector, 7, kBoth[turn / 2 % 2], turn % 2 == 0, turn);
+            c.plan.grouped_rows = turn / 2 % 3 == 2 && had != Had::by_generic;
             c.scale_gap = static_cast<std::int64_t>(turn % 3) * 2;
             c.sum_gap = static_cast<std::int64_t>(turn % 4) * 2;
             c.guard = turn / 2 % 2 == 0 ? Guard::before : Guard::behind;
@@ -2074,7 +2106,7 @@ TEST(HostCornersOfModulatedGradients, OfGroups) {
   for (const std::int64_t group : {1, 2, 3, 7, 30})
     for (const std::int64_t groups : {1, 2, 5, 12})
       for (const Exchange exchange : kBoth) {
-        const std::size_t turn = cases.size() / 2;
+        const std::size_t turn = cases.size() / std::size(kHad);
         const NormSpec spec =
             canonical({.norm = turn % 5 == 0 ? Norm::rms : Norm::layer,
                        .backward = true,
@@ -2090,13 +2122,10 @@ TEST(HostCornersOfModulatedGradients, OfGroups) {
                        .statistics = turn % 6 == 3,
                        .need = turn % 5 == 3 ? Need::dx : Need::all});
         const int vector = spec.columns % 2 == 0 ? 2 : 1;
-        for (const bool in_chunks : {false, true}) {
-          const std::int64_t rows = group * groups;
-          KernelCase c = in_chunks           ? gradient_in_chunks(spec, vector, rows, exchange, turn)
-                         : turn / 2 % 2 == 0 ? gradient(Strategy::gradient_rows, spec, vector, rows, exchange)
-                                             : gradient_in_blocks(spec, 64, vector, rows, exchange);
-          c.plan.exchange = exchange;
-          c.plan.grouped_rows = true;
+        for (const Had had : kHad) {
+          KernelCase c =
+              modulated_gradient(had, spec, vector, group * groups, exchange, turn / 2 % 2 == 0, turn);
+          if (had != Had::by_generic) c.plan.exchange = exchange, c.plan.grouped_rows = true;
           c.group = group;
           if (group > 1) c.group_gap = 3 * vector;
           c.scale_gap = turn % 3 == 1 ? vector : 0;
@@ -2132,6 +2161,7 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
         cases.push_back(gradient(Strategy::gradient_rows, gradients, 1, 30 + round, exchange));
         cases.push_back(gradient(Strategy::gradient_ring, gradients, 1, 30 + round, exchange));
         cases.push_back(gradient(Strategy::gradient_columns, gradients, 1, 7 + round, exchange));
+        cases.push_back(gradient(Strategy::generic, gradients, 1, 7 + round));
       }
       if (dtype == DType::f64) continue;
       for (const Strategy strategy : {Strategy::warp_rows, Strategy::block_row, Strategy::generic})

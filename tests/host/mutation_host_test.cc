@@ -78,7 +78,8 @@ const std::vector<std::string> kOperation = {"layout.cuh",
                                              "schedule/block_row.cu",
                                              "schedule/split_row.cu",
                                              "schedule/persistent_row.cu",
-                                             "schedule/generic.cu"};
+                                             "schedule/generic.cu",
+                                             "schedule/generic.cuh"};
 
 // What kernels with results of 8 bits, a second result or the largest one try.
 const std::vector<std::string> kQuantized = {"number.cuh",
@@ -91,7 +92,8 @@ const std::vector<std::string> kQuantized = {"number.cuh",
                                              "schedule/warp_rows.cu",
                                              "schedule/staged_rows.cu",
                                              "schedule/block_row.cu",
-                                             "schedule/generic.cu"};
+                                             "schedule/generic.cu",
+                                             "schedule/generic.cuh"};
 
 // What kernels with results of 4 bits try.
 const std::vector<std::string> kOf4Bits = {"layout.cuh",
@@ -101,12 +103,17 @@ const std::vector<std::string> kOf4Bits = {"layout.cuh",
                                            "schedule/fragment.cuh",
                                            "schedule/warp_rows.cu",
                                            "schedule/block_row.cu",
-                                           "schedule/generic.cu"};
+                                           "schedule/generic.cu",
+                                           "schedule/generic.cuh"};
 
 // What kernels of gradients try.
 const std::vector<std::string> kGradients = {"op/derivatives.cuh", "op/gradients.cuh",
                                              "schedule/gradient_rows.cu", "schedule/gradient_ring.cu",
                                              "schedule/gradient_columns.cu"};
+
+// What the generic kernel of gradients tries.
+const std::vector<std::string> kGenericGradients = {"op/derivatives.cuh", "schedule/generic.cuh",
+                                                    "schedule/generic_gradients.cu"};
 
 // What kernels with channels first try.
 const std::vector<std::string> kChannels = {"schedule/channels_first.cu"};
@@ -487,29 +494,29 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=433/f32/out=f16/w=bf16/wb/gelu_tanh generic threads=128 threads_per_row=32 vector=1 "
      "per_thread=1 arch=sm_90 rows=4 blocks=1 inputs=large_mean y_gap=5 seed=62",
      {0, 5},
-     {"schedule/generic.cu"}},
+     {"schedule/generic.cu", "schedule/generic.cuh"}},
     // Fewer warps with columns than there are; rows of one number; in place.
     {"layernorm/cols=129/f32/relu/stats generic threads=128 threads_per_row=32 vector=1 per_thread=1 "
      "arch=sm_90 rows=3 in_place=1 inputs=constant_rows seed=63",
      {0, 13},
-     {"op/statistics.cuh", "schedule/generic.cu"}},
+     {"op/statistics.cuh", "schedule/generic.cu", "schedule/generic.cuh"}},
     {"layernorm/cols=500/f64/out=f32/w=f64/wb/gelu/scale=3/stats generic threads=64 threads_per_row=32 "
      "vector=1 per_thread=2 arch=sm_90 rows=3 inputs=large_mean seed=64",
      {0},
-     {"schedule/generic.cu"}},
+     {"schedule/generic.cu", "schedule/generic.cuh"}},
     {"layernorm/cols=300/f32/w/stats generic threads=64 threads_per_row=32 vector=1 per_thread=1 arch=sm_90 "
      "rows=4 inputs=large_mean seed=66",
      {0},
-     {"schedule/generic.cu"}},
+     {"schedule/generic.cu", "schedule/generic.cuh"}},
     // A part of one column.
     {"layernorm/cols=129/f32/stats generic threads=128 threads_per_row=32 vector=1 per_thread=1 arch=sm_90 "
      "rows=3 seed=67",
      {0},
-     {"schedule/generic.cu", "op/statistics.cuh", "schedule/fragment.cuh"}},
+     {"schedule/generic.cu", "schedule/generic.cuh", "op/statistics.cuh", "schedule/fragment.cuh"}},
     {"layernorm/cols=64/f32/out=f64/w generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
      "rows=4 seed=65",
      {0},
-     {"schedule/generic.cu"}},
+     {"schedule/generic.cu", "schedule/generic.cuh"}},
     // Every stage at once: roundings, an offset, types of their own.
     {"rmsnorm/cols=90/bf16/out=f32/w=f32/res=f32/inb/add/sum/round=norm/wb1/gelu/stats warp_rows threads=64 "
      "threads_per_row=8 vector=2 per_thread=6 arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 "
@@ -738,11 +745,11 @@ const std::vector<Pinned> kPinned = {
      "per_thread=2 "
      "arch=sm_90 rows=12 plane=6 x_gap=5 residual_gap=3 y_gap=2 sum_gap=1 seed=147",
      {0},
-     {"schedule/generic.cu"}},
+     {"schedule/generic.cu", "schedule/generic.cuh"}},
     {"layernorm/cols=150/bf16/addafter/wb/cf generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
      "arch=sm_90 rows=6 plane=3 seed=148",
      {0},
-     {"schedule/generic.cu"}},
+     {"schedule/generic.cu", "schedule/generic.cuh"}},
     // Blocks with a scale each, in every format and layout; rows of zeros, with a NaN and an infinity; second
     // results.
     {"rmsnorm/cols=96/bf16/out=e4m3/wb/also=f32/q=16:e4m3:sw warp_rows threads=64 threads_per_row=8 "
@@ -1310,6 +1317,55 @@ const std::vector<Pinned> kPinned = {
      "per_thread=2 group_rows=2 exchange=grid arch=sm_90 sms=3 rows=20 runs=2 seed=384",
      {0, 13},
      kGradients},
+    // Of the generic kernel: rounds of rows that warps have alone, also a round that is not full; longer
+    // rows;
+    // groups that share scale and shift, in rounds or a row at a time; gates; given statistics; some sums
+    // alone.
+    {"layernorm_bwd/cols=50/f32/dsum/wb1/gelu/scale=-0.5 generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 sms=2 rows=27 x_gap=3 y_gap=1 scale_gap=2 residual_gap=5 runs=2 seed=385",
+     {0, 10},
+     kGenericGradients},
+    {"rmsnorm_bwd/cols=150/bf16/w=f32/dw=f16/wb/silu generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 sms=3 rows=17 runs=2 seed=386",
+     {0, 11},
+     kGenericGradients},
+    {"layernorm_bwd/cols=50/f32/wb1/mod:table/gelu_tanh generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 sms=1 rows=24 group=3 group_gap=3 scale_gap=1 sum_gap=2 runs=2 seed=387",
+     {0, 12},
+     kGenericGradients},
+    {"layernorm_bwd/cols=150/f16/mod=f32/w/mods0/relu generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 sms=1 rows=21 group=3 sum_gap=2 runs=2 seed=388",
+     {0, 13},
+     kGenericGradients},
+    {"layernorm_bwd/cols=70/f32/wb/mod generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 "
+     "sms=2 rows=9 scale_gap=1 shift_gap=4 sum_gap=3 runs=2 seed=389",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=50/bf16/mod=f32/gate:silu/dsum/wb/relu generic threads=64 threads_per_row=32 "
+     "vector=1 per_thread=2 arch=sm_90 sms=2 rows=11 gate_gap=2 shift_gap=1 seed=390",
+     {0},
+     kGenericGradients},
+    {"rmsnorm_bwd/cols=150/f32/gateafter:tanh/w generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 sms=2 rows=11 seed=391",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=50/f32/gate:sigmoid/dsum/w generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 sms=2 rows=5 group=5 seed=392",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=150/f32/wb/stats generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 sms=2 rows=7 inputs=large_mean runs=2 seed=393",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=40/f64/out=f16/wb/need=db generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 sms=4 rows=5 runs=2 seed=394",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=700/f32/dsum generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
+     "sms=2 rows=7 inputs=large_mean seed=395",
+     {0},
+     kGenericGradients},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -1507,7 +1563,7 @@ std::vector<Experiment> experiments() {
   for (const Pinned& pinned : kPinned) join(all, experiment_of(pinned));
   for (const Number& number : kNumbers) join(all, experiment_of(number));
   std::stable_partition(all.begin(), all.end(),
-                        [](const Experiment& one) { return one.files.count("schedule/generic.cu") == 0; });
+                        [](const Experiment& one) { return one.files.count("schedule/generic.cuh") == 0; });
   return all;
 }
 

@@ -245,14 +245,14 @@ TEST(GradientPlans, ClustersFitOnTheGpu) {
 
 TEST(GradientPlans, NoForwardPlanServesABackwardSpec) {
   const NormSpec forward{.columns = 4096, .affine = Affine::weight_bias};
-  std::vector<Plan> all = {generic_plan()};
+  std::vector<Plan> all;
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const Plan& plan : plans(forward, device)) all.push_back(plan);
   for (const Plan& plan : all) {
     const auto refused = check(plan, kSpec, h200());
     ASSERT_EQ(refused.code(), Code::IllegalPlan) << to_text(plan);
     EXPECT_THAT(refused.error().message,
-                HasSubstr("a backward spec needs gradient_rows, gradient_ring or gradient_columns"));
+                HasSubstr("a backward spec needs gradient_rows, gradient_ring, gradient_columns or generic"));
   }
 }
 
@@ -269,10 +269,39 @@ TEST(GradientPlans, ServeNoForwardSpec) {
   EXPECT_EQ(strategies.size(), 3u);
 }
 
+TEST(GradientPlans, TheGenericOneServesAll) {
+  for (const DeviceProfile& device : DeviceProfile::known())
+    for (const char* spec :
+         {"layernorm_bwd/cols=1/f64", "rmsnorm_bwd/cols=2147483647/bf16/gate:silu/dsum/w/stats",
+          "layernorm_bwd/cols=768/f16/w=f32/wb/mod:table/gelu/need=dw+db"}) {
+      const auto legal = check(generic_plan(), parse_spec(spec).value(), device);
+      EXPECT_TRUE(legal) << legal.error().message;
+    }
+}
+
 // ---- Launches ----
 
 // Header, ring and slots, which all kernels share.
 constexpr std::size_t kShared = 32 + 1024 * 32 + 4096 * 48;
+
+// Of the generic kernel a part for each block, of fewer blocks where rows are long.
+TEST(GradientWorkspace, OfTheGenericKernelIsSmall) {
+  const auto bytes = [](const char* spec) {
+    return workspace_bytes(generic_plan(), parse_spec(spec).value(), h200());
+  };
+  const auto blocks = [](const char* spec) {
+    return grid_blocks(generic_plan(), parse_spec(spec).value(), h200(), 1 << 30);
+  };
+  EXPECT_EQ(bytes("layernorm_bwd/cols=768/bf16/wb"), kShared + 2 * 264 * 768 * 4);
+  EXPECT_EQ(blocks("layernorm_bwd/cols=768/bf16/wb"), 264);
+  EXPECT_EQ(bytes("rmsnorm_bwd/cols=16384/f64/w"), kShared + 64 * 16384 * 8);
+  EXPECT_EQ(blocks("rmsnorm_bwd/cols=16384/f64/w"), 64);
+  EXPECT_EQ(bytes("rmsnorm_bwd/cols=4194304/f32/w"), kShared + 4194304 * 4);
+  EXPECT_EQ(blocks("rmsnorm_bwd/cols=4194304/f32/w"), 1);
+  EXPECT_EQ(bytes("layernorm_bwd/cols=768/f32/w/mod"), kShared + 3 * 264 * 768 * 4);
+  EXPECT_EQ(bytes("layernorm_bwd/cols=768/f32/dsum"), 0u) << "no sums over rows";
+  EXPECT_EQ(blocks("layernorm_bwd/cols=768/f32/dsum"), 1 << 27);
+}
 
 TEST(GradientWorkspace, HasAPartOfTheSumsForEachBlock) {
   Plan plan{.strategy = Strategy::gradient_rows,

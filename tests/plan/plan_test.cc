@@ -191,6 +191,13 @@ TEST(GenericPlan, IsLegalForEverySpecAndNeverChosen) {
   });
 }
 
+TEST(GenericSpec, OfGradientsIsOneForEachComputeType) {
+  const NormSpec f32 = generic_spec({.backward = true, .columns = 3});
+  EXPECT_EQ(generic_spec(parse_spec("rmsnorm_bwd/cols=70/bf16/gate:silu/dsum/w/stats").value()), f32);
+  EXPECT_TRUE(f32.backward && !f32.statistics && validate(f32));
+  EXPECT_EQ(compute_type(generic_spec(parse_spec("layernorm_bwd/cols=70/f16/dw=f64/w").value())), DType::f64);
+}
+
 TEST(GenericSpec, IsOneForEachComputeType) {
   const NormSpec f32 = generic_spec({.columns = 3}), f64 = generic_spec({.columns = 3, .input = DType::f64});
   EXPECT_EQ(generic_spec({.columns = 70, .input = DType::f16, .affine = Affine::weight, .scale = 2}), f32);

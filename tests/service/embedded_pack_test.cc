@@ -23,8 +23,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr NormSpec kBothTypes[] = {{.columns = 77, .input = DType::f16},
-                                   {.columns = 77, .input = DType::f64}};
+constexpr NormSpec kOneOfEach[] = {{.columns = 77, .input = DType::f16},
+                                   {.columns = 77, .input = DType::f64},
+                                   {.backward = true, .columns = 77, .input = DType::f16},
+                                   {.backward = true, .columns = 77, .input = DType::f64}};
 
 class EmbeddedPackTest : public ::testing::Test {
  protected:
@@ -39,7 +41,7 @@ class EmbeddedPackTest : public ::testing::Test {
 };
 
 // As many as there are targets, so that none is from older templates.
-TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
+TEST_F(EmbeddedPackTest, HasAllKernelsForEveryArchitectureAndNothingElse) {
   const Pack pack("embedded", embedded_pack());
   const BinaryStore binaries(nullptr, nullptr, nullptr, "", false, nullptr);
   const auto listed = pack.list();
@@ -47,7 +49,7 @@ TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
   const bool knows_all = listed->front().entry->fact("toolchain") >= "nvrtc 13.0";
   std::set<std::string> ids;
   for (const DeviceProfile& device : DeviceProfile::known())
-    for (const NormSpec& spec : kBothTypes) {
+    for (const NormSpec& spec : kOneOfEach) {
       const Identified kernel = binaries.identify(spec, generic_plan(), device.arch).value();
       const Lookup found = pack.look(kernel.identity);
       if (!knows_all && found.kind == Lookup::Kind::absent) continue;  // an architecture newer than it
@@ -69,13 +71,13 @@ TEST_F(EmbeddedPackTest, ServesWithoutACompilerAndLeavesNoFile) {
   machine.compiler->fail({Code::NoCompiler, "there is none"});
   Service service(machine.options(), with_embedded(machine));
   for (const int device : {0, 1})
-    for (const NormSpec& spec : kBothTypes) {
+    for (const NormSpec& spec : kOneOfEach) {
       const auto kernel = service.prepare(spec, {.device = device, .plan = generic_plan()});
       ASSERT_TRUE(kernel.ok()) << kernel.error().message;
       EXPECT_EQ(kernel->origin(), Origin::embedded);
       EXPECT_EQ(name(kernel->origin()), "embedded");
     }
-  EXPECT_EQ(machine.loads(), 4);
+  EXPECT_EQ(machine.loads(), 2 * std::ssize(kOneOfEach));
   EXPECT_EQ(machine.files->writes(), 0);
   EXPECT_THAT(service.entries().value(), IsEmpty());
   EXPECT_THAT(machine.warnings(), IsEmpty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward specs in a service: their own kernels serve them, and never the generic one.
+// Backward specs in a service.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,11 +48,11 @@ bool is_of_gradients(const Plan& plan) {
 class Gradients : public ::testing::Test {
  protected:
   // With the generic kernels, where this library has them.
-  Service service(Mode mode) {
+  Service service(Mode mode, std::string_view embedded = embedded_pack()) {
     Options options = machine_.options();
     options.mode = mode;
     Seams seams = machine_.seams();
-    seams.embedded = embedded_pack();
+    seams.embedded = embedded;
     return Service(options, seams);
   }
   std::vector<std::string> launched() const {
@@ -80,22 +80,24 @@ TEST_F(Gradients, AreLaunchedByTheirOwnKernel) {
 
 // Of each spec its own, in any order, also after a plan was remembered that needs more.
 TEST_F(Gradients, TheSizeOfTheirWorkspaceIsKept) {
+  NormSpec wide = kGradients;
+  wide.columns = 65'536;
   Service eager = service(Mode::eager);
   const std::size_t of_rows = eager.workspace_bytes(kOfRows).value(),
-                    of_all = eager.workspace_bytes(kGradients).value();
+                    of_all = eager.workspace_bytes(wide).value();
   EXPECT_NE(of_rows, of_all);
-  EXPECT_EQ(service(Mode::eager).workspace_bytes(kGradients).value(), of_all);
+  EXPECT_EQ(service(Mode::eager).workspace_bytes(wide).value(), of_all);
   const DeviceProfile device = eager.device().value();
-  Plan larger = choose(kGradients, device, RowsRegime::many, Alignment::eight);
+  Plan larger = choose(wide, device, RowsRegime::many, Alignment::eight);
   larger.strategy = Strategy::gradient_columns;
-  larger.blocks_per_row = 1, larger.stages = 0, larger.group_rows = 512;
-  larger.threads_per_row = larger.threads, larger.exchange = Exchange::grid;
-  ASSERT_TRUE(check(larger, kGradients, device)) << to_text(larger);
-  ASSERT_GT(workspace_bytes(larger, kGradients, device), of_all);
-  ASSERT_TRUE(eager.remember({kGradients, device, RowsRegime::many, Alignment::eight, larger}));
-  EXPECT_EQ(eager.workspace_bytes(kGradients).value(), of_all) << "its kernels were looked for before";
+  larger.blocks_per_row = 1, larger.stages = 0, larger.group_rows = 512, larger.exchange = Exchange::grid;
+  larger.threads = larger.threads_per_row = 32, larger.vector = larger.per_thread = 1;
+  ASSERT_TRUE(check(larger, wide, device)) << to_text(larger);
+  ASSERT_GT(workspace_bytes(larger, wide, device), of_all);
+  ASSERT_TRUE(eager.remember({wide, device, RowsRegime::many, Alignment::eight, larger}));
+  EXPECT_EQ(eager.workspace_bytes(wide).value(), of_all) << "its kernels were looked for before";
   EXPECT_EQ(eager.workspace_bytes(kOfRows).value(), of_rows);
-  EXPECT_GT(service(Mode::eager).workspace_bytes(kGradients).value(), of_all);
+  EXPECT_GT(service(Mode::eager).workspace_bytes(wide).value(), of_all);
 }
 
 // dx may be dy, and no output may be anything else.
@@ -199,9 +201,8 @@ TEST_F(Gradients, WithoutRowsSetTheSumsToZero) {
   EXPECT_EQ(eager.norm(kGradients, none, stream).code(), Code::NullPointer);
 }
 
-// Nothing else can serve while it is compiled.
-TEST_F(Gradients, ALazyServiceWaitsForTheirKernel) {
-  Service lazy = service(Mode::lazy);
+TEST_F(Gradients, WithoutAGenericKernelALazyServiceWaits) {
+  Service lazy = service(Mode::lazy, {});
   machine_.compiler->hold();
   bool launched_well = false;
   std::thread caller([&] { launched_well = lazy.norm(kGradients, tensors_of(kGradients), nullptr).ok(); });
@@ -219,14 +220,16 @@ TEST_F(Gradients, ALazyServiceWaitsForTheirKernel) {
   EXPECT_FALSE(lazy.prepare(kGradients).value().is_fallback());
 }
 
-TEST_F(Gradients, WithoutACompilerAreAnError) {
+TEST_F(Gradients, WithoutACompilerAreOfTheGenericKernel) {
   machine_.compiler->fail({Code::NoCompiler, "libnvrtc was not found"});
   for (const Mode mode : {Mode::eager, Mode::lazy}) {
-    Service service = this->service(mode);
-    EXPECT_EQ(service.norm(kGradients, tensors_of(kGradients), nullptr).code(), Code::NoCompiler)
+    EXPECT_EQ(service(mode, {}).norm(kGradients, tensors_of(kGradients), nullptr).code(), Code::NoCompiler)
+        << name(mode);
+    EXPECT_EQ(service(mode).norm(kGradients, tensors_of(kGradients), nullptr).code(),
+              embedded_pack().empty() ? Code::NoCompiler : Code::Ok)
         << name(mode);
   }
-  EXPECT_THAT(launched(), IsEmpty());
+  EXPECT_THAT(launched(), Each(HasSubstr("_generic_")));
 }
 
 // They have as many blocks as run together, and whole clusters.
@@ -259,11 +262,37 @@ TEST_F(Gradients, OfADeviceWithoutRoomHaveNoExchange) {
   EXPECT_EQ(kernel.plan(), fallback(kGradients, profile_of(90), RowsRegime::many, Alignment::eight));
 }
 
-TEST_F(Gradients, OfTheGenericPlanAreRefused) {
-  const auto refused = service(Mode::eager).prepare(kGradients, {.plan = generic_plan()});
-  ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message,
-              HasSubstr("a backward spec needs gradient_rows, gradient_ring or gradient_columns"));
+// What the service says of the workspace is enough for the generic kernel, too.
+TEST_F(Gradients, OfTheGenericPlanAreServed) {
+  NormSpec modulated = kGradients;
+  modulated.modulation = Modulation::scale_shift;
+  NormSpec wide = kGradients;
+  wide.columns = 300'000;
+  Service eager = service(Mode::eager);
+  for (const NormSpec& spec : {kGradients, kOfRows, modulated, wide}) {
+    const Kernel kernel = eager.prepare(spec, {.plan = generic_plan()}).value();
+    EXPECT_EQ(kernel.plan(), generic_plan());
+    EXPECT_EQ(kernel.workspace_bytes() == 0, spec == kOfRows);
+    EXPECT_GE(eager.workspace_bytes(spec).value(), kernel.workspace_bytes()) << to_text(spec);
+  }
+  ASSERT_TRUE(
+      eager.prepare(kGradients, {.plan = generic_plan()}).value().launch(tensors_of(kGradients), nullptr));
+  EXPECT_THAT(launched(), Each(HasSubstr("_generic_layernorm_bwd")));
+}
+
+TEST_F(Gradients, OfTheGenericKernelServeWhileTheirOwnIsCompiled) {
+  if (embedded_pack().empty()) GTEST_SKIP() << "This library was built without its generic kernels.";
+  Service lazy = service(Mode::lazy);
+  machine_.compiler->hold();
+  ASSERT_TRUE(lazy.norm(kGradients, tensors_of(kGradients), nullptr).ok());
+  Tensors without = tensors_of(kGradients);
+  without.workspace = nullptr;
+  EXPECT_EQ(lazy.norm(kGradients, without, nullptr).code(), Code::WorkspaceRequired);
+  EXPECT_THAT(launched(), Each(HasSubstr("_generic_")));
+  machine_.compiler->release();
+  lazy.wait_for_compiles();
+  ASSERT_TRUE(lazy.norm(kGradients, tensors_of(kGradients), nullptr).ok());
+  EXPECT_THAT(launched().back(), HasSubstr("gradient_"));
 }
 
 TEST_F(Gradients, ArePrebuiltWithAllTheyCanAskFor) {
@@ -278,15 +307,14 @@ TEST_F(Gradients, ArePrebuiltWithAllTheyCanAskFor) {
   EXPECT_EQ(machine_.compiles(), compiles);
 }
 
-TEST_F(Gradients, WhyKnowsTheirKernelsAndNoGenericOne) {
+TEST_F(Gradients, WhyKnowsTheirKernels) {
   Service eager = service(Mode::eager);
   const auto reports = eager.why(kGradients, profile_of(90)).value();
   ASSERT_FALSE(reports.empty());
   for (const WhyReport& report : reports) EXPECT_TRUE(is_of_gradients(report.plan)) << to_text(report.plan);
   const WhyReport generic = eager.why(kGradients, profile_of(90), generic_plan()).value();
-  EXPECT_EQ(generic.id, "");
-  EXPECT_EQ(generic.tier, "");
-  EXPECT_THAT(generic.reason, HasSubstr("a backward spec needs"));
+  EXPECT_NE(generic.id, "");
+  EXPECT_EQ(generic.tier, embedded_pack().empty() ? "" : "embedded");
 }
 
 }  // namespace

@@ -193,7 +193,41 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                             1,
                             /*row_scale*/ nullptr,
                             /*block_scale*/ nullptr,
-                            /*amax*/ nullptr}));
+                            /*amax*/ nullptr,
+                            /*dy*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*dsum*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*dx*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*dweight*/ nullptr,
+                            /*dbias*/ nullptr,
+                            /*dgate*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*dmod_scale*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*dmod_shift*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*saved_mean*/ nullptr,
+                            /*saved_rstd*/ nullptr}));
   const std::string bytes = launched().arguments.at(1);
   RuntimeSpec passed({});
   ASSERT_EQ(bytes.size(), sizeof passed);
@@ -207,7 +241,7 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
   EXPECT_EQ(passed.weight, DType::f16);
 }
 
-// One kernel of f32 serves them all.
+// One kernel of f32 serves all forward specs, and one all backward specs.
 TEST_F(KernelTest, GenericKernelsShareTheirCode) {
   prepare({.columns = 5}, {.plan = generic_plan()});
   prepare({.columns = 70'000, .input = DType::f16, .affine = Affine::weight}, {.plan = generic_plan()});
@@ -215,6 +249,10 @@ TEST_F(KernelTest, GenericKernelsShareTheirCode) {
   EXPECT_THAT(machine_.compiler->calls(), SizeIs(1));
   prepare({.columns = 5, .output = DType::f64}, {.plan = generic_plan()});
   EXPECT_THAT(machine_.compiler->calls(), SizeIs(2));
+  prepare({.backward = true, .columns = 5}, {.plan = generic_plan()});
+  prepare({.backward = true, .columns = 70'000, .gradient_type = DType::f16, .affine = Affine::weight},
+          {.plan = generic_plan()});
+  EXPECT_THAT(machine_.compiler->calls(), SizeIs(3));
 }
 
 TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {

@@ -69,16 +69,20 @@ TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
                           "GroupedRows x_rows", "const Weight* weight", "Output* y", "GroupedRows y_rows"));
   EXPECT_THAT(
       members({.columns = 64}, generic_plan()),
-      ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
-                  "const Weight* in_bias", "const Mod* gate", "GroupedRows gate_rows",
-                  "const Weight* gate_table", "const Residual* residual", "GroupedRows residual_rows",
-                  "const Weight* weight", "GroupedRows weight_rows", "const Weight* bias",
-                  "GroupedRows bias_rows", "const Mod* mod_scale", "GroupedRows mod_scale_rows",
-                  "const Weight* mod_scale_table", "const Mod* mod_shift", "GroupedRows mod_shift_rows",
-                  "const Weight* mod_shift_table", "const float* tensor_scale", "const float* upper_bound",
-                  "const float* global_scale", "Output* y", "GroupedRows y_rows", "Residual* sum",
-                  "GroupedRows sum_rows", "Acc* mean", "Acc* rstd", "AlsoOutput* also",
-                  "GroupedRows also_rows", "float* row_scale", "BlockScale* block_scale", "float* amax"))
+      ElementsAre(
+          "long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
+          "const Weight* in_bias", "const Mod* gate", "GroupedRows gate_rows", "const Weight* gate_table",
+          "const Residual* residual", "GroupedRows residual_rows", "const Weight* weight",
+          "GroupedRows weight_rows", "const Weight* bias", "GroupedRows bias_rows", "const Mod* mod_scale",
+          "GroupedRows mod_scale_rows", "const Weight* mod_scale_table", "const Mod* mod_shift",
+          "GroupedRows mod_shift_rows", "const Weight* mod_shift_table", "const float* tensor_scale",
+          "const float* upper_bound", "const float* global_scale", "Output* y", "GroupedRows y_rows",
+          "Residual* sum", "GroupedRows sum_rows", "Acc* mean", "Acc* rstd", "AlsoOutput* also",
+          "GroupedRows also_rows", "float* row_scale", "BlockScale* block_scale", "float* amax",
+          "const Output* dy", "GroupedRows dy_rows", "const Residual* dsum", "GroupedRows dsum_rows",
+          "Input* dx", "GroupedRows dx_rows", "Gradient* dweight", "Gradient* dbias", "Mod* dgate",
+          "GroupedRows dgate_rows", "Mod* dmod_scale", "GroupedRows dmod_scale_rows", "Mod* dmod_shift",
+          "GroupedRows dmod_shift_rows", "const Acc* saved_mean", "const Acc* saved_rstd"))
       << "the generic kernel has all, whatever the spec";
 }
 

@@ -27,7 +27,7 @@ constexpr std::string_view kFurther[] = {"schedule/fragment.cuh",  "schedule/wor
                                          "schedule/unaligned.cuh", "schedule/exchange.cuh",
                                          "schedule/ring.cuh",      "schedule/scalar.cuh"};
 
-// What gradients have besides.
+// What gradients have besides; the generic kernel only the first.
 constexpr std::string_view kGradients[] = {"op/derivatives.cuh", "op/gradients.cuh"};
 
 // How many files of kFurther a schedule has.
@@ -39,6 +39,7 @@ std::size_t further(Strategy strategy) {
     case Strategy::gradient_ring:
     case Strategy::gradient_columns:
     case Strategy::warp_rows:
+    case Strategy::generic:
       return 2;
     case Strategy::staged_rows:
       return 3;
@@ -59,14 +60,14 @@ std::string entry_name(const NormSpec& spec, const Plan& plan) {
   return concat({"normjit_", name(plan.strategy), "_", text});
 }
 
-// The members of struct Operands in spec.cuh.in: "const Input* x; Rows x_rows;". The generic kernel has those
-// of all operands of forward specs.
+// The members of struct Operands in spec.cuh.in: "const Input* x; Rows x_rows;". The generic kernels have
+// those of all operands.
 std::string operands_text(const NormSpec& spec, const Plan& plan) {
   const bool all = plan.strategy == Strategy::generic;
   const std::string_view rows = has_grouped_addresses(plan, spec) ? " GroupedRows " : " Rows ";
   std::string text;
   for (const OperandRow& row : kOperands) {
-    if (all ? !has(kForwardOperands, static_cast<std::size_t>(row.operand)) : !row.present(spec)) continue;
+    if (!all && !row.present(spec)) continue;
     text += concat({text.empty() ? "" : " ", row.output ? "" : "const ", row.storage, "* ", row.name, ";"});
     if (all ? has_rows(row) : is_matrix(row, spec)) text += concat({rows, row.name, "_rows;"});
   }
@@ -163,8 +164,11 @@ Result<Draft> draft(const NormSpec& any, const Plan& plan, Arch arch, const std:
   const NormSpec spec = source_spec(plan, any);
   std::vector<std::string> names(std::begin(kAlways), std::end(kAlways));
   names.insert(names.end(), kFurther, kFurther + further(plan.strategy));
-  if (spec.backward) names.insert(names.end(), std::begin(kGradients), std::end(kGradients));
-  names.push_back(concat({"schedule/", name(plan.strategy), ".cu"}));
+  const bool generic = plan.strategy == Strategy::generic;
+  if (spec.backward) names.insert(names.end(), std::begin(kGradients), std::end(kGradients) - generic);
+  if (generic) names.push_back("schedule/generic.cuh");
+  names.push_back(
+      concat({"schedule/", name(plan.strategy), generic && spec.backward ? "_gradients" : "", ".cu"}));
 
   Draft result{entry_name(spec, plan), concat({to_text(spec), " as ", to_text(plan)}), {}};
   result.files.reserve(1 + names.size());

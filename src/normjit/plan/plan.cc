@@ -36,6 +36,14 @@ struct RowRing {
   std::int64_t chunks, lag, rows;
 };
 
+// Sums over rows, and over groups of them, of which each block of the generic kernel has a part; and its
+// blocks then, of long rows so few that a sum has a million elements, or one block.
+int generic_sums(const NormSpec& spec) { return sums_over_rows(spec) + sums_over_groups(spec); }
+std::int64_t generic_parts(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
+  constexpr std::int64_t kMostElements = 1 << 20;
+  return std::clamp<std::int64_t>(kMostElements / spec.columns, 1, resident_blocks(plan, device));
+}
+
 RowRing row_ring_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const std::int64_t blocks = resident_blocks(plan, device), chunks = chunks_of(plan, spec);
   return {chunks, plan_math::split_lag(plan.group_rows, chunks, blocks),
@@ -145,10 +153,10 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   const bool shared_row = plan.blocks_per_row > 1;
   if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return "unknown strategy or exchange";
-  if (spec.backward != is_of_gradients(plan))
-    return spec.backward ? "a backward spec needs gradient_rows, gradient_ring or gradient_columns"
+  if (plan.strategy != Strategy::generic && spec.backward != is_of_gradients(plan))
+    return spec.backward ? "a backward spec needs gradient_rows, gradient_ring, gradient_columns or generic"
                          : concat({name(plan.strategy), " serves backward specs only"});
-  if (spec.backward) return broken_limit_of_gradients(plan, spec, device);
+  if (is_of_gradients(plan)) return broken_limit_of_gradients(plan, spec, device);
   if (persistent && (spec.in_bias || spec.gate == Gate::before))
     return "persistent_row has no room in its ring for in_bias or a gate before the norm; split_row has";
 
@@ -319,7 +327,9 @@ Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device
   const auto grid = [](auto... members) { return Grid{static_cast<std::uint32_t>(members)...}; };
   if (plan.strategy == Strategy::generic) {
     const bool row_per_warp = spec.columns <= columns_per_block(plan);
-    const std::int64_t most = spec.amax ? resident_blocks(plan, device) * kRoundsWithAmax : kMaxInt;
+    const std::int64_t most = generic_sums(spec) > 0 ? generic_parts(plan, spec, device)
+                              : spec.amax            ? resident_blocks(plan, device) * kRoundsWithAmax
+                                                     : kMaxInt;
     return grid(row_per_warp ? plan.threads / kWarp : 1, most, 1, most);
   }
   const std::int64_t resident = resident_blocks(plan, device);
@@ -348,7 +358,10 @@ Plan generic_plan() noexcept {
 }
 
 NormSpec generic_spec(const NormSpec& spec) noexcept {
-  return canonical({.columns = kMaxInt, .input = compute_type(spec), .statistics = true});
+  return canonical({.backward = spec.backward,
+                    .columns = kMaxInt,
+                    .input = compute_type(spec),
+                    .statistics = !spec.backward});
 }
 
 NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcept {
@@ -398,7 +411,11 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
 
 std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
   std::int64_t bytes = kMeetingBytes;
-  if (is_of_gradients(plan)) {
+  if (spec.backward && plan.strategy == Strategy::generic) {
+    const std::int64_t sums = generic_sums(spec) * generic_parts(plan, spec, device) * spec.columns;
+    if (sums == 0) return 0;
+    bytes += ceil_div(sums * size_of(compute_type(spec)), 16) * 16;
+  } else if (is_of_gradients(plan)) {
     // Sums over rows of each block, or of the blocks that share columns.
     const bool in_rows = plan.strategy != Strategy::gradient_columns;
     const Grid grid = grid_of(plan, spec, device);

@@ -52,7 +52,7 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
     all.push_back(
         {fallback(use.spec, profile, use.regime, use.alignment, use.batch_invariant), Because::unshared});
   for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
-  if (!use.spec.backward) all.push_back({generic_plan(), Because::generic});
+  all.push_back({generic_plan(), Because::generic});
   return all;
 }
 
@@ -279,15 +279,15 @@ Result<std::size_t> Service::Impl::workspace_bytes(const NormSpec& spec) {
     if (const auto known = workspaces_.find(key); known != workspaces_.end()) return known->second;
   }
   const DeviceProfile& profile = found->profile;
-  std::size_t most = 0;  // of rows in groups, which need no less
-  Result<void> legal;    // unless check() refuses all, as it then does every launch
+  std::size_t most = normjit::workspace_bytes(generic_plan(), spec, profile);
+  Result<void> legal;  // unless check() refuses all, as it then does every launch
   const std::vector<Plan> all = plans(spec, profile);
   for (const Plan& plan : all) {
     legal = check(plan, spec, profile);
     if (legal) break;
   }
   if (!legal) return legal.error();
-  for (const Plan& plan : all)
+  for (const Plan& plan : all)  // of rows in groups, which need no less
     most = std::max(most, normjit::workspace_bytes(in_groups(plan, spec, true), spec, profile));
   for (const RowsRegime regime : kRowsRegimes)
     for (const Alignment alignment : kAlignments)

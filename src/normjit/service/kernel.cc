@@ -25,6 +25,7 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
       residual(spec.residual_type),
       modulation(spec.modulation_type),
       also(also_type(spec)),
+      gradient(spec.gradient_type),
       is_rms(spec.norm == Norm::rms),
       weight_offset(spec.weight_offset),
       plain_modulation(spec.plain_modulation),

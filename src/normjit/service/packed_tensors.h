@@ -29,13 +29,13 @@ struct OperandLayout {
   }
   friend bool operator==(const OperandLayout&, const OperandLayout&) = default;
 };
-// Of the generic kernel, which has all operands of forward specs.
-inline constexpr OperandLayout kGenericLayout{kForwardOperands,
+// Of the generic kernels, which have all operands.
+inline constexpr OperandLayout kGenericLayout{(OperandSet{1} << kOperandCount) - 1,
                                               [] {
                                                 OperandSet all = 0;
                                                 for (std::size_t i = 0; i < kOperandCount; ++i)
                                                   all |= set_of(i, has_rows(kOperands[i]));
-                                                return all & kForwardOperands;
+                                                return all;
                                               }(),
                                               true};
 

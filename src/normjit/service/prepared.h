@@ -17,7 +17,7 @@
 
 namespace normjit {
 
-// What the generic kernel takes of a spec at run time, as templates/schedule/generic.cu declares it. Other
+// What a generic kernel takes of a spec at run time, as templates/schedule/generic.cuh declares it. Other
 // kernels ignore it.
 struct RuntimeSpec {
   explicit RuntimeSpec(const NormSpec& spec) noexcept;
@@ -25,7 +25,7 @@ struct RuntimeSpec {
   double epsilon, scale;
   std::int32_t columns, activation, residual_at, gate_at, gate_function, quantization, block, scale_format,
       scale_layout;
-  DType input, output, weight, residual, modulation, also;
+  DType input, output, weight, residual, modulation, also, gradient;
   bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, rounds_y, inverse_scale,
       channels_first;
 };
@@ -68,7 +68,7 @@ struct Launcher {
   bool needs_workspace = false;
   bool is_fallback = false;   // the generic kernel in the place of another
   bool shares_rows = false;   // whether blocks must run together
-  bool takes_all = false;     // the generic kernel: all operands, absent ones are null
+  bool takes_all = false;     // a generic kernel: all operands, absent ones are null
   bool takes_groups = false;  // addresses of groups of rows, or of planes
 };
 static_assert(sizeof(Launcher) <= 64);

@@ -198,11 +198,7 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
 Result<WhyReport> Service::why(const NormSpec& given, const DeviceProfile& device, const Plan& plan) {
   if (auto valid = validate(given); !valid) return valid.error();
   WhyReport report = report_on(canonical(given), device, plan);
-  if (auto legal = check(plan, report.spec, device); !legal) {
-    if (plan != generic_plan()) return legal.error();
-    report.reason = legal.error().message;
-    return report;
-  }
+  if (auto legal = check(plan, report.spec, device); !legal) return legal.error();
   const auto listed = impl_->binaries.cache().list();
   if (auto explained = explain(impl_->binaries, listed, report); !explained) return explained.error();
   return report;

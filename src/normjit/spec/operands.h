@@ -226,9 +226,6 @@ static_assert(kOperandCount <= 63);
 // The set of one, and of one or none.
 constexpr OperandSet set_of(std::size_t i, bool there = true) { return OperandSet{there} << i; }
 constexpr OperandSet set_of(Operand operand) { return set_of(static_cast<std::size_t>(operand)); }
-// Those of forward specs, which the generic kernel serves: all in front of the gradients.
-inline constexpr OperandSet kForwardOperands = set_of(Operand::dy) - 1;
-
 // Those that a spec has.
 inline OperandSet operands_of(const NormSpec& spec) noexcept {
   OperandSet all = 0;
