@@ -49,12 +49,15 @@ constexpr Case kCases[] = {
     {"layernorm_bwd/cols=12288/bf16/wb/gelu/stats", 500},
     {"rmsnorm_bwd/cols=768/f16/dsum/w/stats", 3000},
     {"layernorm_bwd/cols=1000003/f32/wb/stats", 5},
+    {"layernorm_bwd/cols=4096/bf16/wb/stats/need=dw+db", 1000},
+    {"layernorm_bwd/cols=1152/bf16/wb/mod/silu", 700},
 };
 
 class GradientsGpuTest : public GpuTest {
  protected:
-  // One plan of each strategy with each exchange: the best that the planner weighs for this use. The service
-  // tunes the exchange to the device by itself, and a slice of one may have no room for all blocks.
+  // One plan of each strategy with each exchange: the best that the planner weighs for this use; and the
+  // generic one. The service tunes the exchange to the device by itself, and a slice of one may have no room
+  // for all blocks.
   std::vector<Plan> plans_of(const NormSpec& spec, RowsRegime regime, Alignment alignment) {
     std::vector<Plan> all;
     for (const Candidate& one : candidates(spec, service().device().value(), regime, alignment)) {
@@ -63,6 +66,7 @@ class GradientsGpuTest : public GpuTest {
       };
       if (std::none_of(all.begin(), all.end(), same)) all.push_back(one.plan);
     }
+    all.push_back(generic_plan());
     return all;
   }
 
@@ -146,7 +150,7 @@ TEST_F(GradientsGpuTest, OfEveryStrategyAndExchangeAreRight) {
     run(spec, c.rows);  // as the service chooses
     oracle::Problem problem = make(spec, c.rows);
     const std::vector<Plan> plans = plans_of(spec, c.rows);
-    EXPECT_GE(plans.size(), 2u);
+    EXPECT_GE(plans.size(), 3u);
     for (const Plan& plan : plans) run_plan(problem, plan);
     if (HasFatalFailure()) return;
   }
