@@ -59,7 +59,7 @@ NJ_DEVICE void gate_all(Taken& gate, Taken& slope, GateFunction function) {
 // What is worked out of a lane's elements of a row, with the names of op/gradients.cuh.
 struct Worked {
   Taken x, n, a, d, da, g;
-  Taken factor, slope;  // of the gate: 1 and 0 without
+  Taken factor, slope;  // of the gate, where there is one
 };
 template <hw::Cache kCache>
 NJ_DEVICE void work_out(Worked& of, const Operands& on, const RowInputs& row, long long dy_begin,
@@ -67,8 +67,6 @@ NJ_DEVICE void work_out(Worked& of, const Operands& on, const RowInputs& row, lo
                         long long left) {
   take<kCache>(of.x, row.x, spec.input, row.x_begin + at, left);
   take<kCache>(of.d, on.dy, spec.output, dy_begin + at, left);
-#pragma unroll
-  for (int j = 0; j < kTake; ++j) of.factor[j] = 1, of.slope[j] = 0;
   if (spec.gate_at != GateAt::none) {
     take<kCache>(of.factor, row.gate, spec.modulation, row.gate_begin + at, left);
     gate_all(of.factor, of.slope, spec.gate_function);
@@ -225,21 +223,23 @@ NJ_DEVICE void write(const Operands& on, const RuntimeSpec& spec, const Round& r
     work_out<hw::Cache::evict_first>(of, on, RowInputs(on, row, 0, 1), begin_of(on.dy_rows, row), spec,
                                      of_row.statistics, at, left);
     const bool before = spec.gate_at == GateAt::before;
-    Taken dgate, scale;
+    Taken scale;
     if (on.dx) {
-      Taken dx;
+      Taken dx, dgate;
 #pragma unroll
       for (int j = 0; j < kTake; ++j)
         dx[j] = hw::fma(-of.n[j], of_row.gn, hw::fma(of.g[j], of_row.statistics.rstd, -of_row.g));
       if (on.dsum)
         add<hw::Cache::evict_first>(dx, on.dsum, spec.residual, begin_of(on.dsum_rows, row) + at, left);
+      if (on.dgate) {
 #pragma unroll
-      for (int j = 0; j < kTake; ++j) {
-        dgate[j] = (before ? dx[j] * of.x[j] : of.d[j] * of.a[j]) * of.slope[j];
-        if (before) dx[j] *= of.factor[j];
+        for (int j = 0; j < kTake; ++j) {
+          dgate[j] = (before ? dx[j] * of.x[j] : of.d[j] * of.a[j]) * of.slope[j];
+          if (before) dx[j] *= of.factor[j];
+        }
+        put(dgate, on.dgate, spec.modulation, begin_of(on.dgate_rows, row) + at, left);
       }
       put(dx, on.dx, spec.input, begin_of(on.dx_rows, row) + at, left);
-      if (on.dgate) put(dgate, on.dgate, spec.modulation, begin_of(on.dgate_rows, row) + at, left);
     }
 #pragma unroll
     for (int j = 0; j < kTake; ++j) {

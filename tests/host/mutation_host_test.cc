@@ -1322,7 +1322,8 @@ const std::vector<Pinned> kPinned = {
     // groups that share scale and shift, in rounds or a row at a time; gates; given statistics; some sums
     // alone.
     {"layernorm_bwd/cols=50/f32/dsum/wb1/gelu/scale=-0.5 generic threads=64 threads_per_row=32 vector=1 "
-     "per_thread=2 arch=sm_90 sms=2 rows=27 x_gap=3 y_gap=1 scale_gap=2 residual_gap=5 runs=2 seed=385",
+     "per_thread=2 arch=sm_90 sms=2 rows=27 x_gap=3 y_gap=1 scale_gap=2 residual_gap=5 runs=2 overlaps=1 "
+     "seed=385",
      {0, 10},
      kGenericGradients},
     {"rmsnorm_bwd/cols=150/bf16/w=f32/dw=f16/wb/silu generic threads=64 threads_per_row=32 vector=1 "
@@ -1359,6 +1360,14 @@ const std::vector<Pinned> kPinned = {
      kGenericGradients},
     {"layernorm_bwd/cols=40/f64/out=f16/wb/need=db generic threads=64 threads_per_row=32 vector=1 "
      "per_thread=2 arch=sm_90 sms=4 rows=5 runs=2 seed=394",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=50/f32/wb/mod generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 sms=4 rows=24 group=12 runs=2 seed=396",
+     {0},
+     kGenericGradients},
+    {"layernorm_bwd/cols=4000/f32/wb generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
+     "sms=16 rows=16 seed=397",
      {0},
      kGenericGradients},
     {"layernorm_bwd/cols=700/f32/dsum generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "

@@ -117,10 +117,12 @@ void spoil(const KernelCase& c, oracle::Problem& problem) {
   oracle::fill_statistics(problem);
 }
 
-// A workspace with its end at a guard page, and what its launches should have left in it.
+// A workspace with its end at a guard page, and what its launches should have left in it. Behind the part
+// that must be zero it has NaNs, in every type.
 struct Workspace {
   explicit Workspace(std::size_t bytes) : memory(bytes, GuardedMemory::Side::before_guard) {
     if (bytes > 0) std::memcpy(memory.data() + kEpochAt, &epoch, sizeof epoch);
+    if (bytes > kMeetingBytes) std::memset(memory.data() + kMeetingBytes, 0xff, bytes - kMeetingBytes);
   }
   // After a launch of the case: the counters are zero again, and of tags the next one knows the largest.
   std::optional<std::string> left_by(const KernelCase& c);
