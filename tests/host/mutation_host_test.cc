@@ -1334,7 +1334,7 @@ const std::vector<Pinned> kPinned = {
      "per_thread=2 arch=sm_90 sms=1 rows=24 group=3 group_gap=3 scale_gap=1 sum_gap=2 runs=2 seed=387",
      {0, 12},
      kGenericGradients},
-    {"layernorm_bwd/cols=150/f16/mod=f32/w/mods0/relu generic threads=64 threads_per_row=32 vector=1 "
+    {"layernorm_bwd/cols=150/f16/mod=f32/w/mod0/relu generic threads=64 threads_per_row=32 vector=1 "
      "per_thread=2 arch=sm_90 sms=1 rows=21 group=3 sum_gap=2 runs=2 seed=388",
      {0, 13},
      kGenericGradients},

@@ -915,6 +915,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "most(alone ? columns : ((columns - 1) / (kWarps * static_cast<long long>(unit)) + 1) * unit) {}",
      "most(alone ? columns : ((columns - 1) / (kWarps * static_cast<long long>(unit)) + 2) * unit) {}",
      "some warps have more columns, and others fewer"},
+    {"schedule/generic.cuh", "if (lane == 0) parts[warp] = all;", "if (lane == 1) parts[warp] = all;",
+     "all lanes have the statistics"},
     {"schedule/generic_gradients.cu", "NJ_SHARED(bool, is_last, 1);", "NJ_SHARED(bool, is_last, 0);",
      "there is room for one at the address of none"},
     {"schedule/generic.cu", "if (lane == 0 && begin == 0) {", "if (lane == 1 && begin == 0) {",
