@@ -26,18 +26,19 @@ Result<std::string> host_compiler() {
 }
 
 // Whether kernels can be made of the templates that NORMJIT_TEMPLATE_DIR names: renders every plan of a short
-// and a long row.
+// and a long row, and of their gradients.
 Result<void> try_templates(const Options& settings) {
   if (settings.template_directory.empty()) return {};
   const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
   const Service service(settings);
-  for (const std::int64_t columns : {64, 1 << 20}) {
-    const NormSpec spec{.columns = columns};
-    std::vector<Plan> all = plans(spec, device);
-    all.push_back(generic_plan());
-    for (const Plan& plan : all)
-      if (auto rendered = service.render(spec, device, plan); !rendered) return rendered.error();
-  }
+  for (const bool backward : {false, true})
+    for (const std::int64_t columns : {64, 1 << 20}) {
+      const NormSpec spec{.backward = backward, .columns = columns};
+      std::vector<Plan> all = plans(spec, device);
+      all.push_back(generic_plan());
+      for (const Plan& plan : all)
+        if (auto rendered = service.render(spec, device, plan); !rendered) return rendered.error();
+    }
   return {};
 }
 
