@@ -585,7 +585,8 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
     return in_all((!keeps_gradients(spec) ? 84 : reads_statistics(spec) ? 76 : 60) + more);
   }
   // Of sums over groups gradient_columns holds addresses while it writes rows.
-  const bool ends_groups = plan.strategy == Strategy::gradient_columns && sums_over_groups(spec) > 0;
+  const bool in_columns = plan.strategy == Strategy::gradient_columns;
+  const bool ends_groups = in_columns && sums_over_groups(spec) > 0;
   const int in_groups = !ends_groups ? 0 : weighs_affine ? 40 : 24;
   const auto with_sums = [&](int others) { return std::max(kFewest, in_all(others + gated + in_groups)); };
   // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer. Of
@@ -603,8 +604,8 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
                      : elements < 16 ? 48
                                      : 32;
   const bool wide_weights = spec.affine != Affine::none && size_of(spec.weight) > size_of(spec.input);
-  const int given = in_rows && wide_weights && reads_statistics(spec) ? 8 : 0;
-  return with_sums(others + given + (spec.activation != Activation::none ? 4 * elements : 0));
+  const int wide = wide_weights && (in_columns || (in_rows && reads_statistics(spec))) ? 8 : 0;
+  return with_sums(others + wide + (spec.activation != Activation::none ? 4 * elements : 0));
 }
 
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where
