@@ -58,11 +58,16 @@ layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_r
   "rmsnorm/cols=16384/bf16/out=e4m3/w/q=tensor/amax 1" "layernorm/cols=262144/f32/out=e4m3/wb/q=128:cols 4"
   "layernorm/cols=1048576/f32/out=s8/wb/q=row 2" "layernorm/cols=1048576/f32/out=s8/wb/q=tensor/amax 2"
   "layernorm/cols=4194304/f32/out=e4m3/wb/q=tensor 3" "layernorm/cols=16777216/f32/out=e4m3/wb/q=tensor 1"
-  "layernorm/cols=96/f32/out=e4m3/wb/q=tensor/cf 3136 --plane 784")
+  "layernorm/cols=96/f32/out=e4m3/wb/q=tensor/cf 3136 --plane 784"
+  # gradients: by rows in a warp and in blocks, in a ring, in clusters, and by columns; with given statistics
+  "layernorm_bwd/cols=64/f32/wb/gelu 4000" "layernorm_bwd/cols=4096/bf16/dsum/wb 600" "rmsnorm_bwd/cols=5120/bf16/dsum/w 300"
+  "rmsnorm_bwd/cols=32768/bf16/w 100" "layernorm_bwd/cols=300001/f32/wb/gelu 7" "layernorm_bwd/cols=1152/bf16/mod 600"
+  "rmsnorm_bwd/cols=8192/bf16/gate:silu/w 100" "layernorm_bwd/cols=4096/bf16/wb/stats/need=dw+db 600")
 generic=(
   "rmsnorm/cols=768/bf16/w 40" "rmsnorm/cols=4096/bf16/out=e4m3/add/sum/w/q=row:ub 40"
   "rmsnorm/cols=4096/bf16/out=e4m3/w/q=128:e8m0:sw/also=bf16 41" "layernorm/cols=768/f32/out=s8/wb/q=64:cols 41"
-  "rmsnorm/cols=768/bf16/out=e5m2/w/q=tensor/amax 40")
+  "rmsnorm/cols=768/bf16/out=e5m2/w/q=tensor/amax 40" "layernorm_bwd/cols=768/bf16/dsum/wb 40"
+  "rmsnorm_bwd/cols=4096/bf16/gate:silu/w 9" "layernorm_bwd/cols=300/f32/wb/mod/silu 64")
 generic_plan="generic threads=256 threads_per_row=32 vector=1 per_thread=32 group_rows=1 blocks_per_sm=2"
 
 # sanitize TOOL PROGRAM ARGUMENT...: in the background, once fewer than $jobs others run.

@@ -96,7 +96,8 @@ NORMJIT_API std::string to_text(const Plan& plan);
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
 // The plan of the generic kernels, which is legal on every device for every spec. Slower than the others;
-// needs tensors aligned to their elements only, and a workspace for amax and for sums over rows alone.
+// needs tensors aligned to their elements only, and a workspace for amax alone, and for gradients that are or
+// may be sums: dweight, dbias, dmod_scale and dmod_shift.
 NORMJIT_API Plan generic_plan() noexcept;
 // The spec under which the generic kernel that serves `spec` is generated, compiled and cached: one for each
 // compute type, forward and backward.

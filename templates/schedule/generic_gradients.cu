@@ -6,8 +6,8 @@
 // First the rows of a round are measured. Then each thread has some columns of all of them, for which it
 // writes dx and adds up what they contribute to the sums over rows: so these are read and written once a
 // round, by the same thread each time. Each block has a part of the sums, and the last one adds the parts in
-// their order, with no atomics on sums. Long rows have few parts, so that these do not take more memory than
-// the rows: 16 x 4,194,304 has one, and keeps one block busy. x and dy are read up to four times, mostly from
+// their order, with no atomics on sums. Long rows have few parts, so that a sum takes some megabytes, or one
+// row: 16 x 4,194,304 has one, and keeps one block busy. x is read up to four times and dy twice, mostly from
 // the caches.
 //
 // A group of rows that share scale and shift is the work of one block, which writes their sums of the group.

@@ -1317,10 +1317,8 @@ const std::vector<Pinned> kPinned = {
      "per_thread=2 group_rows=2 exchange=grid arch=sm_90 sms=3 rows=20 runs=2 seed=384",
      {0, 13},
      kGradients},
-    // Of the generic kernel: rounds of rows that warps have alone, also a round that is not full; longer
-    // rows;
-    // groups that share scale and shift, in rounds or a row at a time; gates; given statistics; some sums
-    // alone.
+    // Of the generic kernel: rounds of rows that warps have alone, also one that is not full; longer rows;
+    // groups that share scale and shift, in rounds or a row at a time; gates; given statistics; some sums.
     {"layernorm_bwd/cols=50/f32/dsum/wb1/gelu/scale=-0.5 generic threads=64 threads_per_row=32 vector=1 "
      "per_thread=2 arch=sm_90 sms=2 rows=27 x_gap=3 y_gap=1 scale_gap=2 residual_gap=5 runs=2 overlaps=1 "
      "seed=385",

@@ -295,6 +295,30 @@ TEST_F(Gradients, OfTheGenericKernelServeWhileTheirOwnIsCompiled) {
   EXPECT_THAT(launched().back(), HasSubstr("gradient_"));
 }
 
+// A launch without a workspace waits for a kernel that needs none, and sums over the longest rows for one
+// that has them soon.
+TEST_F(Gradients, WhatTheGenericKernelServesBadlyWaits) {
+  NormSpec modulated = kOfRows;
+  modulated.modulation = Modulation::scale;
+  Tensors tensors = tensors_of(modulated);
+  tensors.workspace = nullptr;
+  tensors.mod_scale = memory(11), tensors.dmod_scale = memory(12);
+  const DeviceProfile device = profile_of(90);
+  ASSERT_GT(workspace_bytes(generic_plan(), modulated, device), 0u);
+  ASSERT_EQ(workspace_bytes(choose(modulated, device, RowsRegime::many, Alignment::eight), modulated, device),
+            0u);
+  NormSpec wide = kGradients;
+  wide.columns = 300'000;
+  Service lazy = service(Mode::lazy);
+  ASSERT_TRUE(lazy.norm(modulated, tensors, nullptr).ok());
+  ASSERT_TRUE(lazy.norm(wide, tensors_of(wide), nullptr).ok());
+  EXPECT_THAT(launched(), Each(HasSubstr("gradient_")));
+  EXPECT_FALSE(lazy.prepare(kGradients, {.batch_invariant = true}).value().is_fallback());
+  machine_.compiler->fail({Code::NoCompiler, "libnvrtc was not found"});
+  wide.epsilon = 1;
+  EXPECT_EQ(service(Mode::lazy).norm(wide, tensors_of(wide), nullptr).ok(), !embedded_pack().empty());
+}
+
 TEST_F(Gradients, ArePrebuiltWithAllTheyCanAskFor) {
   const DeviceProfile device = profile_of(90);
   Service eager = service(Mode::eager);

@@ -181,7 +181,6 @@ TEST_F(Modes, WithoutAGenericKernelLazyWaits) {
   EXPECT_EQ(lazy.counters().misses, 1U);
 }
 
-// The generic kernel computes only the layer norm.
 // The bits of a row may not change when the kernel of its own is there: the first call waits for it.
 TEST_F(LazyModes, BatchInvariantKernelsAreWaitedFor) {
   const NormSpec spec{.norm = Norm::rms, .columns = 4096};

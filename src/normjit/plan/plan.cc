@@ -36,9 +36,9 @@ struct RowRing {
   std::int64_t chunks, lag, rows;
 };
 
-// Sums over rows, and over groups of them, of which each block of the generic kernel has a part; and its
-// blocks then, of long rows so few that a sum has a million elements, or one block.
+// Sums over rows, and over groups of them, of which each block of the generic kernel has a part.
 int generic_sums(const NormSpec& spec) { return sums_over_rows(spec) + sums_over_groups(spec); }
+// The blocks then: so few that the parts of a sum have a million elements together, but at least one.
 std::int64_t generic_parts(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   constexpr std::int64_t kMostElements = 1 << 20;
   return std::clamp<std::int64_t>(kMostElements / spec.columns, 1, resident_blocks(plan, device));

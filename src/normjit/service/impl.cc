@@ -52,8 +52,20 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
     all.push_back(
         {fallback(use.spec, profile, use.regime, use.alignment, use.batch_invariant), Because::unshared});
   for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
-  all.push_back({generic_plan(), Because::generic});
+  // Without a workspace what needs none is waited for.
+  const auto needs_workspace = [&](const Plan& plan) {
+    return workspace_bytes(plan, use.spec, profile) != 0;
+  };
+  if (use.workspace || !needs_workspace(generic_plan()) ||
+      needs_workspace(in_groups(chosen, use.spec, use.grouped_rows)))
+    all.push_back({generic_plan(), Because::generic});
   return all;
+}
+
+// Sums over rows so long keep a few blocks of the generic kernel busy: the spec's own is compiled sooner.
+bool is_slow_meanwhile(const NormSpec& spec) {
+  constexpr std::int64_t kMostColumns = 1 << 16;
+  return spec.columns > kMostColumns && sums_over_rows(spec) + sums_over_groups(spec) > 0;
 }
 
 // Whether an attempt is made after this outcome of the one before. Ok: there was none. A generic kernel that
@@ -62,7 +74,8 @@ bool follows(Because because, Code outcome, const Use& use) {
   if (because == Because::chosen) return outcome != Code::NotReady;
   if (because == Because::unshared) return outcome == Code::NotResident || outcome == Code::IllegalPlan;
   if (because == Because::generic)
-    return outcome == Code::NoCompiler || (outcome == Code::NotReady && !use.batch_invariant);
+    return outcome == Code::NoCompiler ||
+           (outcome == Code::NotReady && !use.batch_invariant && !is_slow_meanwhile(use.spec));
   return true;
 }
 
