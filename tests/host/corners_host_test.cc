@@ -1725,7 +1725,7 @@ TEST_P(HostCornersOfGradients, GatesOfGroups) {
                                .affine = Affine::weight_bias,
                                .need = need},
                               2, 24);
-      c.plan.grouped_rows = GetParam() != Strategy::generic;
+      c.plan = in_groups(c.plan, c.spec, true);
       c.group = 3;
       c.group_gap = 3 * unit(c.spec);
       c.gate_gap = unit(c.spec);
@@ -1759,7 +1759,7 @@ TEST_P(HostCornersOfGradients, GroupsOfRows) {
   std::vector<KernelCase> cases;
   for (const std::int64_t group : {2, 3, 8}) {
     KernelCase c = gradient(GetParam(), {.columns = 100, .dsum = true, .affine = Affine::weight_bias}, 2, 24);
-    c.plan.grouped_rows = GetParam() != Strategy::generic;
+    c.plan = in_groups(c.plan, c.spec, true);
     c.group = group;
     c.group_gap = 3 * unit(c.spec);
     c.x_gap = 2 * unit(c.spec);
@@ -2087,7 +2087,7 @@ TEST(HostCornersOfModulatedGradients, OfRows) {
           const int vector = spec.columns == 1 ? 1 : 2;
           for (const Had had : kHad) {
             KernelCase c = modulated_gradient(had, spec, vector, 7, kBoth[turn / 2 % 2], turn % 2 == 0, turn);
-            c.plan.grouped_rows = turn / 2 % 3 == 2 && had != Had::by_generic;
+            c.plan = in_groups(c.plan, c.spec, turn / 2 % 3 == 2);
             c.scale_gap = static_cast<std::int64_t>(turn % 3) * 2;
             c.sum_gap = static_cast<std::int64_t>(turn % 4) * 2;
             c.guard = turn / 2 % 2 == 0 ? Guard::before : Guard::behind;
@@ -2125,7 +2125,8 @@ TEST(HostCornersOfModulatedGradients, OfGroups) {
         for (const Had had : kHad) {
           KernelCase c =
               modulated_gradient(had, spec, vector, group * groups, exchange, turn / 2 % 2 == 0, turn);
-          if (had != Had::by_generic) c.plan.exchange = exchange, c.plan.grouped_rows = true;
+          if (had != Had::by_generic) c.plan.exchange = exchange;
+          c.plan = in_groups(c.plan, c.spec, true);
           c.group = group;
           if (group > 1) c.group_gap = 3 * vector;
           c.scale_gap = turn % 3 == 1 ? vector : 0;

@@ -113,6 +113,8 @@ inline int sums_over_rows(const NormSpec& spec) { return writes_dweight(spec) + 
 inline int sums_over_groups(const NormSpec& spec) {
   return writes_dmod(spec) ? static_cast<int>(spec.modulation) : 0;
 }
+// Both, of which each block of the generic kernel has a part.
+inline int all_sums(const NormSpec& spec) { return sums_over_rows(spec) + sums_over_groups(spec); }
 // Sums that a thread of gradients holds for each element, at most. Of rows that share a scale two are all
 // that it takes, those of d and of d * n: templates/op/gradients.cuh.
 inline int held_sums(const NormSpec& spec) {

@@ -36,9 +36,8 @@ struct RowRing {
   std::int64_t chunks, lag, rows;
 };
 
-// Sums over rows, and over groups of them, of which each block of the generic kernel has a part.
-int generic_sums(const NormSpec& spec) { return sums_over_rows(spec) + sums_over_groups(spec); }
-// The blocks then: so few that the parts of a sum have a million elements together, but at least one.
+// Blocks of the generic kernel that have a part of each sum: so few that the parts of a sum have a million
+// elements together, but at least one.
 std::int64_t generic_parts(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   constexpr std::int64_t kMostElements = 1 << 20;
   return std::clamp<std::int64_t>(kMostElements / spec.columns, 1, resident_blocks(plan, device));
@@ -327,9 +326,9 @@ Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device
   const auto grid = [](auto... members) { return Grid{static_cast<std::uint32_t>(members)...}; };
   if (plan.strategy == Strategy::generic) {
     const bool row_per_warp = spec.columns <= columns_per_block(plan);
-    const std::int64_t most = generic_sums(spec) > 0 ? generic_parts(plan, spec, device)
-                              : spec.amax            ? resident_blocks(plan, device) * kRoundsWithAmax
-                                                     : kMaxInt;
+    const std::int64_t most = all_sums(spec) > 0 ? generic_parts(plan, spec, device)
+                              : spec.amax        ? resident_blocks(plan, device) * kRoundsWithAmax
+                                                 : kMaxInt;
     return grid(row_per_warp ? plan.threads / kWarp : 1, most, 1, most);
   }
   const std::int64_t resident = resident_blocks(plan, device);
@@ -412,7 +411,7 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
 std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
   std::int64_t bytes = kMeetingBytes;
   if (spec.backward && plan.strategy == Strategy::generic) {
-    const std::int64_t sums = generic_sums(spec) * generic_parts(plan, spec, device) * spec.columns;
+    const std::int64_t sums = all_sums(spec) * generic_parts(plan, spec, device) * spec.columns;
     if (sums == 0) return 0;
     bytes += ceil_div(sums * size_of(compute_type(spec)), 16) * 16;
   } else if (is_of_gradients(plan)) {

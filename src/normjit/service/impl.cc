@@ -41,31 +41,28 @@ struct Attempt {
 // one GPU of it: this device may be smaller, or a slice of one.
 std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, TunedPlans& tuned) {
   std::vector<Attempt> all;
+  const auto needs_workspace = [&](const Plan& plan) {
+    return workspace_bytes(in_groups(plan, use.spec, use.grouped_rows), use.spec, profile) != 0;
+  };
   const auto kept =
       use.batch_invariant ? std::nullopt : tuned.find(use.spec, profile, use.regime, use.alignment);
-  if (kept && (use.workspace ||
-               workspace_bytes(in_groups(*kept, use.spec, use.grouped_rows), use.spec, profile) == 0))
-    all.push_back({*kept, Because::tuned});
+  if (kept && (use.workspace || !needs_workspace(*kept))) all.push_back({*kept, Because::tuned});
   const Plan chosen = choose(use.spec, profile, use.regime, use.alignment, use.batch_invariant);
   all.push_back({chosen, Because::chosen});
   if (chosen.exchange != Exchange::none)
     all.push_back(
         {fallback(use.spec, profile, use.regime, use.alignment, use.batch_invariant), Because::unshared});
-  for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
   // Without a workspace what needs none is waited for.
-  const auto needs_workspace = [&](const Plan& plan) {
-    return workspace_bytes(plan, use.spec, profile) != 0;
-  };
-  if (use.workspace || !needs_workspace(generic_plan()) ||
-      needs_workspace(in_groups(chosen, use.spec, use.grouped_rows)))
+  if (use.workspace || !needs_workspace(generic_plan()) || needs_workspace(chosen))
     all.push_back({generic_plan(), Because::generic});
+  for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
   return all;
 }
 
 // Sums over rows so long keep a few blocks of the generic kernel busy: the spec's own is compiled sooner.
 bool is_slow_meanwhile(const NormSpec& spec) {
   constexpr std::int64_t kMostColumns = 1 << 16;
-  return spec.columns > kMostColumns && sums_over_rows(spec) + sums_over_groups(spec) > 0;
+  return spec.columns > kMostColumns && all_sums(spec) > 0;
 }
 
 // Whether an attempt is made after this outcome of the one before. Ok: there was none. A generic kernel that
