@@ -235,15 +235,17 @@ double largest_quantized(DType output) noexcept {
 }
 
 double activate(Activation activation, double value) noexcept {
-  constexpr double kRootHalf = 0.70710678118654752440;       // sqrt(1 / 2)
-  constexpr double kRootTwoOverPi = 0.79788456080286535588;  // sqrt(2 / pi)
+  constexpr long double kRootHalf = 0.707106781186547524400844L;  // sqrt(1 / 2)
+  constexpr double kRootTwoOverPi = 0.79788456080286535588;       // sqrt(2 / pi)
   switch (activation) {
     case Activation::none:
       return value;
     case Activation::relu:
       return value < 0 ? 0 : value;
-    case Activation::gelu:  // 1 + erf(v) is erfc(-v), without the cancellation where erf is near -1
-      return 0.5 * value * std::erfc(-value * kRootHalf);
+    // 1 + erf(v) is erfc(-v), without the cancellation where erf is near -1. In more digits, since those of
+    // -v decide about small results.
+    case Activation::gelu:
+      return static_cast<double>(value * std::erfc(-value * kRootHalf) / 2);
     case Activation::gelu_tanh: {  // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)), likewise
       const double u = kRootTwoOverPi * (value + 0.044715 * value * value * value);
       return value / (1 + std::exp(-2 * u));

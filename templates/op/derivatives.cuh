@@ -17,9 +17,11 @@ NJ_DEVICE float gelu_derivative(float v) {
   return v < 0 ? lower : 1.0f - lower;
 }
 NJ_CALLED double gelu_derivative(double v) {
-  const double a = within_ends(v);
-  return 0.5 * erfc(-0.70710678118654752440 * a) +
-         a * 0.39894228040143267794 * exp2(-0.72134752044448170368 * (a * a));
+  constexpr double kDensity = 4 * 0.39894228040143267794;  // of b: 4 / sqrt(2 pi)
+  const double a = fabs(v);
+  const double b = 0.25 * (a > kEndOfTail ? kEndOfTail : a);
+  const double lower = times_bell(tail_ratio(b) - kDensity * b, b) * tail_unit();
+  return v < 0 ? lower : 1.0 - lower;
 }
 
 // (v * s(u))' = s + v * s * (1 - s) * u', of the logistic function s and u = u(v).

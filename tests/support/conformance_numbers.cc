@@ -175,6 +175,29 @@ std::vector<float> invertible() {
   return values;
 }
 
+// Normal numbers, whose reciprocals are f32.
+std::vector<double> tail_denominators() {
+  std::vector<double> values;
+  for (const float value : invertible())
+    if (std::isnormal(1 / value)) values.push_back(value * 1.000000123);
+  return values;
+}
+
+struct Scaled {
+  double value, power;
+};
+
+// Every power that leaves a normal number one.
+std::vector<Scaled> scaled() {
+  std::vector<Scaled> values;
+  for (const double value : f64_patterns())
+    for (const int power : {-1021, -97, -1, 0, 1, 128, 1000})
+      if (std::isnormal(value) && std::isnormal(std::ldexp(value, power - 1)) &&
+          std::isnormal(std::ldexp(value, power)))
+        values.push_back({value, static_cast<double>(power)});
+  return values;
+}
+
 // Exponents that give a number besides zero and infinity, densely, and all others.
 std::vector<float> exponents() {
   std::vector<float> values = f32_patterns();
@@ -203,6 +226,8 @@ float f32_rsqrt(float value) { return static_cast<float>(1 / std::sqrt(double{va
 double f64_rsqrt(double value) { return 1 / std::sqrt(value); }
 float reciprocal(float value) { return flushed(1 / flushed(value)); }
 float inverse(float value) { return 1 / value; }
+float double_reciprocal(double value) { return static_cast<float>(1 / value); }
+double times_power_of_2(Scaled x) { return std::ldexp(x.value, static_cast<int>(x.power)); }
 float exp2_of(float value) { return flushed(static_cast<float>(std::exp2(double{flushed(value)}))); }
 
 float high_bf16(std::uint32_t pair) { return oracle::bf16_to_float(static_cast<std::uint16_t>(pair >> 16)); }
@@ -357,6 +382,11 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  {Type::f32, 1}, mapped<float, reciprocal>),
       on_numbers("f32_exp2", "hw::exp2_approx(on.x[i])", "float", "float", exponents(), 4, {Type::f32, 2},
                  mapped<float, exp2_of>),
+      // About 20 bits of it.
+      on_numbers("f64_reciprocal", "static_cast<float>(hw::rcp_approx(on.x[i]))", "double", "float",
+                 tail_denominators(), 4, {Type::f32, 16}, mapped<double, double_reciprocal>),
+      on_numbers("f64_scaled", "hw::times_power_of_2(on.x[2 * i], on.x[2 * i + 1] + 0x1.8p52)", "double",
+                 "double", scaled(), 8, {Type::f64}, mapped<Scaled, times_power_of_2>),
   };
 }
 

@@ -7,9 +7,9 @@
 extern "C" {
 void* memcpy(void*, const void*, unsigned long);
 double sqrt(double);
-double erfc(double);
 double exp2(double);
 double tanh(double);
+double fabs(double);
 float tanhf(float);
 float fabsf(float);
 }
@@ -414,5 +414,10 @@ NJ_DEVICE float flushed(float value) {
 }
 NJ_DEVICE float rcp_approx(float value) { return flushed(1.0f / flushed(value)); }
 NJ_DEVICE float exp2_approx(float value) { return flushed(__builtin_exp2f(flushed(value))); }
+NJ_DEVICE double rcp_approx(double value) { return static_cast<double>(1.0f / static_cast<float>(value)); }
+NJ_DEVICE double times_power_of_2(double value, double power) {
+  const auto n = static_cast<unsigned>(simt::bits<unsigned long>(power));
+  return simt::bits<double>(simt::bits<unsigned long>(value) + (static_cast<unsigned long>(n) << 52));
+}
 
 }  // namespace normjit::hw
