@@ -102,6 +102,13 @@ def plan_from(text: str) -> tuple[str, ...]:
     return tuple(fields[name] for name in FIELDS)
 
 
+def plan_of(strategy: str, words: list[str]) -> tuple[str, ...]:
+    """The plan of a line of `tune`, without the usual ones of its last fields."""
+    if not len(FIELDS) - 1 - len(DEFAULTS) <= len(words) < len(FIELDS):
+        raise ValueError("no plan")
+    return (strategy, *words, *(DEFAULTS[name] for name in FIELDS[1 + len(words):]))
+
+
 def layer_from(name: str, spec: str, rows: int, sample: int, plane: int, align: int, overlap: bool, copy: float) -> Layer:
     if not SPEC.fullmatch(spec) or rows < 1:
         raise ValueError(f"no layer: {rows} rows of {spec}")
@@ -128,8 +135,9 @@ def read_tune(text: str) -> Source:
                 if layer.plans:
                     source.layers.append(layer)
                 layer = None
-            elif len(words) == len(FIELDS) + 1 and layer:
-                plan, (time, registers, spills) = (first, *words[:-3], "0"), words[-3:]
+            elif ":" in words and layer:
+                colon = words.index(":")
+                plan, (time, registers, spills) = plan_of(first, words[:colon]), words[colon + 1:]
                 layer.plans.append(Timed(plan, time_from(time), int(registers), int(spills)))
             elif not first.startswith("#"):
                 raise ValueError

@@ -114,50 +114,37 @@ Layer random_layer(Dice& dice) {
 
 // ---- The file ----
 
+// The fields of a plan's text, in the order of their words, and what the last of them are most often.
+constexpr std::string_view kFields[] = {"threads",    "threads_per_row", "vector",         "per_thread",
+                                        "group_rows", "blocks_per_sm",   "blocks_per_row", "exchange",
+                                        "unaligned",  "stages"};
+constexpr std::string_view kUsual[] = {"1", "none", "0", "0"};
+constexpr std::size_t kAlways = std::size(kFields) - std::size(kUsual);
+
 std::string line_of(const MeasuredPlan& measured) {
   const Plan& plan = measured.plan;
-  return concat({name(plan.strategy),
-                 " ",
-                 shortest(plan.threads),
-                 " ",
-                 shortest(plan.threads_per_row),
-                 " ",
-                 shortest(plan.vector),
-                 " ",
-                 shortest(plan.per_thread),
-                 " ",
-                 shortest(plan.group_rows),
-                 " ",
-                 shortest(plan.blocks_per_sm),
-                 " ",
-                 shortest(plan.blocks_per_row),
-                 " ",
-                 name(plan.exchange),
-                 " ",
-                 plan.unaligned ? "1" : "0",
-                 " ",
-                 shortest(plan.stages),
-                 " ",
-                 fixed(measured.microseconds, 3),
-                 " ",
-                 shortest(measured.registers),
-                 " ",
-                 shortest(measured.spill_bytes),
-                 "\n"});
+  const std::string words[] = {shortest(plan.threads),        shortest(plan.threads_per_row),
+                               shortest(plan.vector),         shortest(plan.per_thread),
+                               shortest(plan.group_rows),     shortest(plan.blocks_per_sm),
+                               shortest(plan.blocks_per_row), std::string(name(plan.exchange)),
+                               plan.unaligned ? "1" : "0",    shortest(plan.stages)};
+  static_assert(std::size(words) == std::size(kFields));
+  std::size_t count = std::size(words);
+  while (count > kAlways && words[count - 1] == kUsual[count - 1 - kAlways]) --count;
+  std::string text(name(plan.strategy));
+  for (std::size_t i = 0; i < count; ++i) text += " " + words[i];
+  return text + concat({" : ", fixed(measured.microseconds, 3), " ", shortest(measured.registers), " ",
+                        shortest(measured.spill_bytes), "\n"});
 }
 
 std::optional<MeasuredPlan> parse_plan_line(const std::vector<std::string_view>& words) {
-  // The fields of a plan's text, in the order of their words.
-  constexpr std::string_view kFields[] = {"threads",    "threads_per_row", "vector",         "per_thread",
-                                          "group_rows", "blocks_per_sm",   "blocks_per_row", "exchange",
-                                          "unaligned",  "stages"};
-  constexpr std::size_t kMeasured = 1 + std::size(kFields);  // where the words of the measurement begin
-  if (words.size() != kMeasured + 3) return {};
+  const auto colon = static_cast<std::size_t>(std::find(words.begin(), words.end(), ":") - words.begin());
+  if (words.size() != colon + 4 || colon < 1 + kAlways || colon > 1 + std::size(kFields)) return {};
   std::string text(words[0]);
-  for (std::size_t i = 0; i < std::size(kFields); ++i) text += concat({" ", kFields[i], "=", words[1 + i]});
+  for (std::size_t i = 0; i + 1 < colon; ++i) text += concat({" ", kFields[i], "=", words[1 + i]});
   const auto plan = parse_plan(text);
-  const auto microseconds = number<double>(words[kMeasured]);
-  const auto registers = number<int>(words[kMeasured + 1]), spills = number<int>(words[kMeasured + 2]);
+  const auto microseconds = number<double>(words[colon + 1]);
+  const auto registers = number<int>(words[colon + 2]), spills = number<int>(words[colon + 3]);
   if (!plan.ok() || !microseconds || !registers || !spills) return {};
   return MeasuredPlan{*plan, *microseconds, *registers, *spills};
 }

@@ -5,8 +5,9 @@
 //   layer INDEX SPEC rows=N sample=N plane=N align=N copy=MICROSECONDS
 // begins a layer, and each of its plans has a line
 //   STRATEGY THREADS THREADS_PER_ROW VECTOR PER_THREAD GROUP_ROWS BLOCKS_PER_SM BLOCKS_PER_ROW EXCHANGE
-//     UNALIGNED STAGES MICROSECONDS REGISTERS SPILL_BYTES
-// the planner's choice of that time first. Registers and spills are -1 where they are not known. A line `end`
+//     UNALIGNED STAGES : MICROSECONDS REGISTERS SPILL_BYTES
+// the planner's choice of that time first. The last ones before the colon, from BLOCKS_PER_ROW on, are left out
+// where they are 1, none, 0 and 0. Registers and spills are -1 where they are not known. A line `end`
 // closes the layer: what was being written when the power failed has none, and does not count.
 #pragma once
 

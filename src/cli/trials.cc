@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "cli/dice.h"
 #include "cli/table.h"
@@ -17,7 +18,8 @@ namespace {
 
 using Trial = TuneReport::Trial;
 
-constexpr int kFirstReplays = 5;       // enough to tell a good plan from a bad one
+constexpr int kFirstReplays = 5;       // enough to tell a good plan from a bad one,
+constexpr double kHopeless = 4;        // but for one that takes so many times as long as the best
 constexpr std::size_t kFinalists = 5;  // that are measured again, and shown
 
 void add_other_trials(TuneReport& report, const DeviceProfile& profile, bool grouped, const Trials& trials) {
@@ -38,12 +40,14 @@ void add_other_trials(TuneReport& report, const DeviceProfile& profile, bool gro
 void measure_shortly(Workbench& bench, Case& of, bool shows) {
   Progress progress(isatty(STDERR_FILENO) != 0);
   std::vector<Trial>& trials = of.report.trials;
+  double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < trials.size(); ++i) {
     if (!of.kernels[i]) continue;
     Trial& trial = trials[i];
     std::string said;
     try {
-      const double time = bench.time(of.kernels[i], kFirstReplays);
+      const double time = bench.time(of.kernels[i], kFirstReplays, kHopeless * least);
+      least = std::min(least, time);
       trial.kernel = {time, time, time};
       trial.copy.median = bench.copy_microseconds();
       trial.replays = kFirstReplays;

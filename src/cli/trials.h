@@ -20,10 +20,12 @@
 
 namespace normjit::cli {
 
+constexpr int kRepeat = 30, kRepeatOfMany = 7;  // replays of the best plans: of a layer, of each of many
+
 struct TuneCommand : CommonOptions {
   std::vector<std::string> specs, manifests;
-  std::string rows;  // comma-separated; empty: as many as make x 256 MiB
-  int repeat = 30;
+  std::string rows;  // comma-separated; empty: as many as make x 256 MiB. Of --random: LEAST-MOST
+  std::optional<int> repeat;
   std::optional<int> top;  // measure only so many plans; 0: all
   int device = 0;
   MeasuredUse use;
@@ -31,9 +33,11 @@ struct TuneCommand : CommonOptions {
   // Of layers drawn at random.
   int random = 0;  // how many; 0: SPEC is tuned
   std::uint64_t seed = 1;
-  int every = 0;     // of so many of them every legal plan is measured
-  std::string data;  // the file that keeps the times
-  std::string only;  // layers whose spec has this in its text
+  int every = 0;                  // of so many of them every legal plan is measured
+  std::string data;               // the file that keeps the times
+  std::vector<std::string> only;  // only layers whose spec has all of these in its text,
+  std::string columns;            // has so many columns, LEAST-MOST,
+  bool odd = false;               // and no multiple of 8 of them
 };
 
 // `tune --random`.

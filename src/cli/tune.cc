@@ -98,7 +98,7 @@ std::string text_of(const std::vector<TuneReport>& reports) {
 }
 
 int tune(const TuneCommand& options) {
-  if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
+  if (options.repeat && *options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   if (options.use.sample < 1) return fail(kUsage, "--sample-rows must be 1 or more");
   if (options.top && *options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
   const bool named = !options.specs.empty() || !options.manifests.empty();
@@ -148,7 +148,7 @@ int tune(const TuneCommand& options) {
     try {
       if (each.report.error.empty()) {
         Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, each.use);
-        measure(bench, each, options.repeat, /*shows=*/true);
+        measure(bench, each, options.repeat.value_or(model ? kRepeatOfMany : kRepeat), /*shows=*/true);
       }
     } catch (const Exception& error) {
       if (cases.size() == 1) throw;
@@ -178,11 +178,12 @@ void add_tune(CommandLine& line) {
   command->add_option(
       "--rows", options.rows,
       "Comma-separated numbers of rows; else as many as make x 256 MiB, and with --manifest also 1, "
-      "and half as many as the GPU has multiprocessors");
+      "and half as many as the GPU has multiprocessors. Of --random: the least and the most, as in 17-132");
   command->add_option("--sample-rows", options.use.sample, kSampleRowsHelp);
   command->add_option("--plane", options.use.plane, kPlaneHelp);
-  command->add_option("--repeat", options.repeat, "Replays of the best plans that their median is of")
-      ->capture_default_str();
+  command->add_option(
+      "--repeat", options.repeat,
+      "Replays of the best plans that their median is of; else 30, and 7 with --manifest and --random");
   command->add_option(
       "--top", options.top,
       "Measure only so many plans, those the model ranks first; 0 is all. Else all, 6 with --manifest, and "
@@ -198,8 +199,15 @@ void add_tune(CommandLine& line) {
                       "Of --random: the file to add the times to; layers that it has are not measured again");
   command->add_option("--every", options.every,
                       "Of --random: of so many of the layers every legal plan is measured, not 8 and 6");
-  command->add_option("--only", options.only,
-                      "Of --random: pass over layers whose spec does not have this text in it, such as _bwd");
+  command
+      ->add_option("--only", options.only,
+                   "Of --random: pass over layers whose spec does not have this text in it, such as _bwd; "
+                   "repeatable")
+      ->allow_extra_args(false);
+  command->add_option(
+      "--columns", options.columns,
+      "Of --random: pass over layers with fewer or more columns than these, as in 16384-65536");
+  command->add_flag("--odd", options.odd, "Of --random: pass over layers whose columns are a multiple of 8");
   add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit tune layernorm/cols=4096/bf16/wb --rows 1,128,16384

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "cli/layers.h"
@@ -31,6 +34,21 @@ std::set<int> measured_before(const std::string& path, std::uint64_t seed) {
   for (const MeasuredLayer& layer : parse_layers(text).value())
     if (layer.seed == seed) known.insert(layer.index);
   return known;
+}
+
+struct Range {
+  std::int64_t least = 1, most = std::numeric_limits<std::int64_t>::max();
+  bool contains(std::int64_t value) const { return least <= value && value <= most; }
+};
+
+// "17-132", "64", or all numbers where the text is empty.
+std::optional<Range> range_of(const std::string& text) {
+  if (text.empty()) return Range{};
+  const std::size_t dash = text.find('-');
+  const auto least = number<std::int64_t>(text.substr(0, dash));
+  const auto most = dash == std::string::npos ? least : number<std::int64_t>(text.substr(dash + 1));
+  if (!least || !most || *least < 1 || *most < *least) return {};
+  return Range{*least, *most};
 }
 
 // Adds what ptxas said of the kernels, as far as the cache knows it.
@@ -70,9 +88,20 @@ MeasuredLayer measured(const Case& of, const Layer& layer, std::uint64_t seed, i
 }  // namespace
 
 int tune_random(const TuneCommand& options) {
-  constexpr int kTop = 8, kDrawn = 6, kRepeat = 7;
+  constexpr int kTop = 8, kDrawn = 6;
   if (options.data.empty())
     return fail(kUsage, "--random needs --data, the file that keeps what is measured");
+  const std::optional<Range> columns = range_of(options.columns), rows = range_of(options.rows);
+  if (!columns || !rows)
+    return fail(kUsage, concat({"--", columns ? "rows" : "columns",
+                                " of --random must be the least and the most, ", "as in 17-132"}));
+  const auto is_wanted = [&](const Layer& layer) {
+    const std::string text = to_text(layer.spec);
+    const bool has_all = std::ranges::all_of(
+        options.only, [&](const std::string& part) { return text.find(part) != std::string::npos; });
+    return has_all && columns->contains(layer.spec.columns) && rows->contains(layer.rows) &&
+           !(options.odd && layer.spec.columns % 8 == 0);
+  };
   const std::set<int> known = measured_before(options.data, options.seed);
   const Gpu gpu(options.device);
   const Options settings = service_options(options);
@@ -85,7 +114,7 @@ int tune_random(const TuneCommand& options) {
   std::vector<Case> cases;
   for (int i = 0; i < options.random; ++i) {
     const Layer& layer = layers[static_cast<std::size_t>(i)];
-    if (known.contains(i) || to_text(layer.spec).find(options.only) == std::string::npos) continue;
+    if (known.contains(i) || !is_wanted(layer)) continue;
     const Trials trials{.top = options.top.value_or(kTop),
                         .drawn = kDrawn,
                         .seed = options.seed * 1'000'003 + static_cast<std::uint64_t>(i),
@@ -110,7 +139,7 @@ int tune_random(const TuneCommand& options) {
       std::string said;
       try {
         Workbench bench(gpu, profile, copies, of.report.spec, of.report.rows, of.use);
-        measure(bench, of, kRepeat, /*shows=*/false);
+        measure(bench, of, options.repeat.value_or(kRepeatOfMany), /*shows=*/false);
         MeasuredLayer layer =
             measured(of, layers[static_cast<std::size_t>(wanted[at])], options.seed, wanted[at]);
         said = of.report.winner ? verdict(of.report) : "no plan could be measured";

@@ -106,6 +106,8 @@ TEST(MeasuredLayers, ReadBackAsTheyWereWritten) {
     }
   }
   EXPECT_EQ(text_of(*read), text);
+  EXPECT_THAT(text, HasSubstr("\nblock_row 64 64 8 1 1 3 2 cluster : 3.500 40 0\n"));
+  EXPECT_THAT(text, HasSubstr("\npersistent_row 512 256 8 2 1 1 1 none 1 28 : 7.250 -1 -1\n"));
 }
 
 TEST(MeasuredLayers, OneWithoutAnEndDoesNotCount) {
@@ -119,7 +121,8 @@ TEST(MeasuredLayers, OneWithoutAnEndDoesNotCount) {
 TEST(MeasuredLayers, ALineThatIsNotUnderstoodIsNamed) {
   const std::string whole = text_of({layer_of(3, 0)});
   for (const char* line : {"nonsense", "end", "seed x", "layer 1 layernorm/cols=8/f32 rows=1",
-                           "block_row 64 64 8 1 1 3 2 cluster 0 0 3.5 40"}) {
+                           "block_row 64 64 8 1 1 3 2 cluster : 3.5 40",
+                           "block_row 64 64 8 1 1 : 3.5 40 0"}) {
     const auto read = parse_layers(whole + line + "\n");
     ASSERT_FALSE(read.ok()) << line;
     EXPECT_EQ(read.code(), Code::BadArgument);
