@@ -192,7 +192,7 @@ class Enumeration {
     const int elements = plan.per_thread * plan.vector;
     const int most = spec.in_bias ? kMostWithBias : moves_other_rows(spec) ? kMostOfSums : kMostElements;
     if (rows && elements > most) return kNone;
-    if (plan.strategy == Strategy::staged_rows && elements * size_of(compute_type(spec)) > 4 * kMostElements)
+    if (plan.strategy == Strategy::staged_rows && elements * size_of(compute_type(spec)) > 4 * most)
       return kNone;
     if (use_.device.arch == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1;
