@@ -94,7 +94,7 @@ int tune_random(const TuneCommand& options) {
   const std::optional<Range> columns = range_of(options.columns), rows = range_of(options.rows);
   if (!columns || !rows)
     return fail(kUsage, concat({"--", columns ? "rows" : "columns",
-                                " of --random must be the least and the most, ", "as in 17-132"}));
+                                " of --random must be the least and the most, as in 17-132"}));
   const auto is_wanted = [&](const Layer& layer) {
     const std::string text = to_text(layer.spec);
     const bool has_all = std::ranges::all_of(
