@@ -104,7 +104,8 @@ def plan_from(text: str) -> tuple[str, ...]:
 
 def plan_of(strategy: str, words: list[str]) -> tuple[str, ...]:
     """The plan of a line of `tune`, without the usual ones of its last fields."""
-    if not len(FIELDS) - 1 - len(DEFAULTS) <= len(words) < len(FIELDS):
+    least, most = len(FIELDS) - 1 - len(DEFAULTS), len(FIELDS) - 2  # grouped_rows is of no line
+    if not least <= len(words) <= most:
         raise ValueError("no plan")
     return (strategy, *words, *(DEFAULTS[name] for name in FIELDS[1 + len(words):]))
 
@@ -135,7 +136,7 @@ def read_tune(text: str) -> Source:
                 if layer.plans:
                     source.layers.append(layer)
                 layer = None
-            elif ":" in words and layer:
+            elif ":" in words and layer and not first.startswith("#"):
                 colon = words.index(":")
                 plan, (time, registers, spills) = plan_of(first, words[:colon]), words[colon + 1:]
                 layer.plans.append(Timed(plan, time_from(time), int(registers), int(spills)))

@@ -662,7 +662,7 @@ NJ_DEVICE float exp2_approx(float value) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
   return result;
 }
-// About 20 bits, of a normal number.
+// About 20 bits, and no more than 21, of a normal number whose reciprocal is one.
 NJ_DEVICE double rcp_approx(double value) {
   double result;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(result) : "d"(value));
@@ -671,7 +671,8 @@ NJ_DEVICE double rcp_approx(double value) {
 // value * 2^n, where both are normal numbers. The lowest 32 bits of `power` are n, as those of n + 1.5 *
 // 2^52.
 NJ_DEVICE double times_power_of_2(double value, double power) {
-  return __hiloint2double(__double2hiint(value) + (__double2loint(power) << 20), __double2loint(value));
+  const unsigned high = __double2hiint(value), n = __double2loint(power);
+  return __hiloint2double(static_cast<int>(high + (n << 20)), __double2loint(value));
 }
 
 }  // namespace normjit::hw

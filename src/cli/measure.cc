@@ -231,16 +231,15 @@ void Workbench::make_room(const Kernel& kernel) {
   workspace_->fill(0);
 }
 
-double Workbench::time(const Kernel& kernel, int replays, double hopeless) {
+std::vector<double> Workbench::times(const Kernel& kernel, int replays, double hopeless) {
   make_room(kernel);
   const std::unique_ptr<GpuGraph> launching = graph_of(kernel);
   std::vector<double> times;
-  for (int i = -1; i < replays; ++i) {
-    const double time = replay(*launching);
-    if (i == 0 && time > hopeless) return time;
-    if (i >= 0) times.push_back(time);
-  }
-  return timing_of(std::move(times)).median;
+  replay(*launching);  // warms up
+  do {
+    times.push_back(replay(*launching));
+  } while (static_cast<int>(times.size()) < replays && times.front() <= hopeless);
+  return times;
 }
 
 std::vector<BenchReport> Workbench::measure_in_turn(const std::vector<Kernel>& kernels, int replays) {

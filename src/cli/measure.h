@@ -95,9 +95,9 @@ class Workbench {
   Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
             std::int64_t rows, const MeasuredUse& use = {});
 
-  // The time of one launch of this kernel of the spec: the median of `replays` replays of a graph of them, or
-  // of the first one alone where it takes longer than `hopeless`.
-  double time(const Kernel& kernel, int replays, double hopeless);
+  // The times of one launch of this kernel of the spec in so many replays of a graph of them, or in a single
+  // one where that takes longer than `hopeless`.
+  std::vector<double> times(const Kernel& kernel, int replays, double hopeless);
   // Times `replays` replays of each kernel, one of each in turn, and one of copies, so that all see the same
   // clocks. A kernel that does not run throws.
   std::vector<BenchReport> measure_in_turn(const std::vector<Kernel>& kernels, int replays);

@@ -46,11 +46,12 @@ void measure_shortly(Workbench& bench, Case& of, bool shows) {
     Trial& trial = trials[i];
     std::string said;
     try {
-      const double time = bench.time(of.kernels[i], kFirstReplays, kHopeless * least);
+      const std::vector<double> times = bench.times(of.kernels[i], kFirstReplays, kHopeless * least);
+      const double time = timing_of(times).median;
       least = std::min(least, time);
       trial.kernel = {time, time, time};
       trial.copy.median = bench.copy_microseconds();
-      trial.replays = kFirstReplays;
+      trial.replays = static_cast<int>(times.size());
       said = fixed(time, 2) + " us  " + fixed(trial.fraction_of_copy(), 3) + " of copy";
     } catch (const Exception& error) {
       trial.error = said = error.what();
@@ -161,7 +162,12 @@ std::optional<Preparation::Place> Preparation::next() {
 
 void measure(Workbench& bench, Case& of, int repeat, bool shows) {
   measure_shortly(bench, of, shows);
-  const std::vector<std::size_t> last = finalists(of.report.trials, kFinalists);
+  std::vector<std::size_t> last = finalists(of.report.trials, kFinalists);
+  if (!last.empty()) {  // of which hopeless ones are none, but for the planner's choice
+    const auto time = [&](std::size_t i) { return of.report.trials[i].kernel.median; };
+    const double least = time(*std::ranges::min_element(last, {}, time));
+    std::erase_if(last, [&](std::size_t i) { return i != 0 && time(i) > kHopeless * least; });
+  }
   std::vector<Kernel> kernels;
   for (const std::size_t i : last) kernels.push_back(of.kernels[i]);
   if (!kernels.empty()) {

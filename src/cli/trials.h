@@ -20,7 +20,7 @@
 
 namespace normjit::cli {
 
-constexpr int kRepeat = 30, kRepeatOfMany = 7;  // replays of the best plans: of a layer, of each of many
+constexpr int kRepeat = 30, kRepeatOfMany = 7;  // replays of the best plans: of one spec; of each of many
 
 struct TuneCommand : CommonOptions {
   std::vector<std::string> specs, manifests;

@@ -206,7 +206,7 @@ void add_tune(CommandLine& line) {
       ->allow_extra_args(false);
   command->add_option(
       "--columns", options.columns,
-      "Of --random: pass over layers with fewer or more columns than these, as in 16384-65536");
+      "Of --random: pass over layers with fewer or more columns than these, as in 16384-65536, or 64");
   command->add_flag("--odd", options.odd, "Of --random: pass over layers whose columns are a multiple of 8");
   add_json(command, options);
   command->footer(std::string(R"(Examples:
@@ -215,9 +215,9 @@ void add_tune(CommandLine& line) {
   normjit tune --manifest cache/manifests/llama.json && normjit export plans.njp --tuned
   normjit tune --random 100 --seed 7 --data layers.txt
 
-All plans, or so many of them, are measured as bench does; then the best five, and the one that the planner's rules choose, once more. A plan
-that is more than 1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this
-profile take it for this spec, alignment and kind of row count (lone, few or many), and prebuild builds it. Of several
+All plans, or so many of them, are measured in five replays, or in one where a plan takes more than four times as long as
+the best before it; then the best five, and the one that the planner's rules choose, as bench does. A plan that is more than
+1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this profile take it for this spec, alignment and kind of row count (lone, few or many), and prebuild builds it. Of several
 --rows of one kind the last one decides. "model" is the time that the planner expects over that of its choice.
 
 With --random the layers are drawn, other ones for each seed: all dtypes, widths and operations, of one row to 256 MB.

@@ -94,7 +94,7 @@ int tune_random(const TuneCommand& options) {
   const std::optional<Range> columns = range_of(options.columns), rows = range_of(options.rows);
   if (!columns || !rows)
     return fail(kUsage, concat({"--", columns ? "rows" : "columns",
-                                " of --random must be the least and the most, as in 17-132"}));
+                                " of --random must be one number, or the least and the most, as in 17-132"}));
   const auto is_wanted = [&](const Layer& layer) {
     const std::string text = to_text(layer.spec);
     const bool has_all = std::ranges::all_of(
@@ -112,13 +112,15 @@ int tune_random(const TuneCommand& options) {
   const std::vector<Layer> layers = random_layers(options.seed, options.random);
   std::vector<int> wanted;
   std::vector<Case> cases;
-  for (int i = 0; i < options.random; ++i) {
+  for (int i = 0, place = 0; i < options.random; ++i) {
     const Layer& layer = layers[static_cast<std::size_t>(i)];
-    if (known.contains(i) || !is_wanted(layer)) continue;
+    if (!is_wanted(layer)) continue;
+    const bool every = place++ < options.every;
+    if (known.contains(i)) continue;
     const Trials trials{.top = options.top.value_or(kTop),
                         .drawn = kDrawn,
                         .seed = options.seed * 1'000'003 + static_cast<std::uint64_t>(i),
-                        .every = i < options.every};
+                        .every = every};
     cases.push_back(make_case(layer.spec, layer.rows, layer.use, gpu, profile, trials));
     wanted.push_back(i);
   }

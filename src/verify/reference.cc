@@ -234,17 +234,19 @@ double largest_quantized(DType output) noexcept {
   return output == DType::e4m3 ? 448 : output == DType::e5m2 ? 57344 : output == DType::e2m1 ? 6 : 127;
 }
 
+// sqrt(1 / 2), and sqrt(2 / pi). Gelu takes more digits than a double has, since those of value * kRootHalf
+// decide about small results.
+constexpr long double kRootHalf = 0.707106781186547524400844L;
+constexpr long double kWideRoot = 0.797884560802865355879892L;
+constexpr auto kRootTwoOverPi = static_cast<double>(kWideRoot);
+
 double activate(Activation activation, double value) noexcept {
-  constexpr long double kRootHalf = 0.707106781186547524400844L;  // sqrt(1 / 2)
-  constexpr double kRootTwoOverPi = 0.79788456080286535588;       // sqrt(2 / pi)
   switch (activation) {
     case Activation::none:
       return value;
     case Activation::relu:
       return value < 0 ? 0 : value;
-    // 1 + erf(v) is erfc(-v), without the cancellation where erf is near -1. In more digits, since those of
-    // -v decide about small results.
-    case Activation::gelu:
+    case Activation::gelu:  // 1 + erf(v) is erfc(-v), without the cancellation where erf is near -1
       return static_cast<double>(value * std::erfc(-value * kRootHalf) / 2);
     case Activation::gelu_tanh: {  // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)), likewise
       const double u = kRootTwoOverPi * (value + 0.044715 * value * value * value);
@@ -257,15 +259,13 @@ double activate(Activation activation, double value) noexcept {
 }
 
 double activation_slope(Activation activation, double value) noexcept {
-  constexpr double kRootHalf = 0.70710678118654752440;
-  constexpr double kRootTwoOverPi = 0.79788456080286535588;
   if (activation == Activation::none) return 1;
   if (std::isnan(value)) return value;
   if (activation == Activation::relu || std::isinf(value)) return value > 0 ? 1 : 0;
   switch (activation) {
     case Activation::gelu:
-      return 0.5 * std::erfc(-value * kRootHalf) +
-             value * 0.5 * kRootTwoOverPi * std::exp(-0.5 * value * value);
+      return static_cast<double>(std::erfc(-value * kRootHalf) / 2 +
+                                 value * kWideRoot / 2 * std::exp(-0.5L * value * value));
     case Activation::gelu_tanh: {
       const double u = kRootTwoOverPi * (value + 0.044715 * value * value * value);
       const double of_u = kRootTwoOverPi * (1 + 3 * 0.044715 * value * value), cosh = std::cosh(u);

@@ -56,7 +56,7 @@ NJ_DEVICE float gelu(float v) {
 // and a ends where Phi(-a) has long been 0. Phi has a factor until the last step, so that it stays a normal
 // number.
 enum : int { kEndOfTail = 39, kTailPower = 128 };
-NJ_MATH double tail_unit() { return 0x1p-128; }
+NJ_MATH double tail_unit() { return 0x1p-128; }  // 2^-kTailPower
 
 // Phi(-a) / exp(-a^2 / 2) is u times a polynomial in u - 1/2, where u = 1 / (1 + b).
 NJ_DEVICE double tail_ratio(double b) {
@@ -67,8 +67,7 @@ NJ_DEVICE double tail_ratio(double b) {
       0.0007321350567928944, 0.012124183360614315,   -0.0025609367313851376, -0.008371056390678372,
       0.0043279142892093244, 0.00513121979277657,    -0.005060084206832174,  -0.0021062529525882265,
       0.0038323360587813452, 0.00017778199724494633, -0.0012547078427596985};
-  // Two of Newton's steps at once. What is missing of 1 is exact but for one rounding, since `about` is
-  // short.
+  // A step of third order. What is missing of 1 is exact but for one rounding, since `about` is short.
   const double about = hw::rcp_approx(1.0 + b), missing = hw::fma(-about, b, 1.0 - about);
   const double u = hw::fma(about, hw::fma(missing, missing, missing), about);
   return u * polynomial(kTerms, hw::fma(-b, u, 0.5));

@@ -120,13 +120,30 @@ TEST(MeasuredLayers, OneWithoutAnEndDoesNotCount) {
 
 TEST(MeasuredLayers, ALineThatIsNotUnderstoodIsNamed) {
   const std::string whole = text_of({layer_of(3, 0)});
-  for (const char* line : {"nonsense", "end", "seed x", "layer 1 layernorm/cols=8/f32 rows=1",
-                           "block_row 64 64 8 1 1 3 2 cluster : 3.5 40",
-                           "block_row 64 64 8 1 1 : 3.5 40 0"}) {
+  for (const char* line : {"nonsense", "end", "seed x", "layer 1 layernorm/cols=8/f32 rows=1"}) {
     const auto read = parse_layers(whole + line + "\n");
     ASSERT_FALSE(read.ok()) << line;
     EXPECT_EQ(read.code(), Code::BadArgument);
     EXPECT_THAT(read.error().message, HasSubstr("line 7"));
+    EXPECT_THAT(read.error().message, HasSubstr(line));
+  }
+}
+
+TEST(MeasuredLayers, APlanHasItsFieldsAndThreeNumbers) {
+  const std::string whole = text_of({layer_of(3, 0)}), open = whole.substr(0, whole.rfind("end"));
+  for (const char* line :
+       {"block_row 64 64 8 1 1 3 : 3.5 40 0", "block_row 64 64 8 1 1 3 2 cluster 1 4 : 3.5 40 0"}) {
+    const auto read = parse_layers(open + line + "\nend\n");
+    ASSERT_TRUE(read.ok()) << line << ": " << read.error().message;
+    EXPECT_EQ(read->front().plans.size(), 3u);
+  }
+  for (const char* line :
+       {"block_row 64 64 8 1 1 3 2 cluster : 3.5 40", "block_row 64 64 8 1 1 : 3.5 40 0", ": 3.5 40 0",
+        "block_row 64 64 8 1 1 3 2 cluster 1 4 0 : 3.5 40 0", "block_row 64 64 8 1 1 3 : : 3.5 40 0",
+        "block_row 64 64 8 1 1 3 2 cluster 0 0 3.5 40 0"}) {
+    const auto read = parse_layers(open + line + "\nend\n");
+    ASSERT_FALSE(read.ok()) << line;
+    EXPECT_THAT(read.error().message, HasSubstr("line 6"));
     EXPECT_THAT(read.error().message, HasSubstr(line));
   }
 }

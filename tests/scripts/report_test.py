@@ -22,6 +22,7 @@ seed 7
 layer 0 rmsnorm/cols=96/f16/eps=1e-05/add/w/gelu rows=3 sample=1 plane=0 align=8 copy=2.500
 block_row 32 32 8 1 1 1 : 5.000 40 0
 split_row 256 256 8 4 1 2 4 cluster 1 3 : 4.000 -1 -1
+# said : by hand
 end
 layer 1 layernorm/cols=8/f32/eps=1e-05/wb/cf rows=64 sample=1 plane=16 align=4 copy=1.000
 channels_first 64 1 4 2 1 8 : 1.250 20 8

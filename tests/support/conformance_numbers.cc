@@ -2,6 +2,7 @@
 // Conformance kernels for conversions, rounding and approximations, over all patterns of 16 bits and
 // thousands of longer ones.
 #include <bit>
+#include <climits>
 #include <cmath>
 
 #include "normjit/base/text.h"
@@ -191,9 +192,9 @@ struct Scaled {
 std::vector<Scaled> scaled() {
   std::vector<Scaled> values;
   for (const double value : f64_patterns())
-    for (const int power : {-1021, -97, -1, 0, 1, 128, 1000})
-      if (std::isnormal(value) && std::isnormal(std::ldexp(value, power - 1)) &&
-          std::isnormal(std::ldexp(value, power)))
+    for (const int power : {-1021, -969, -500, -97, -1, 0, 1, 128, 1000})
+      if (const int exponent = std::isnormal(value) ? std::ilogb(value) + power : INT_MAX;
+          - 1022 <= exponent && exponent <= 1023)
         values.push_back({value, static_cast<double>(power)});
   return values;
 }

@@ -414,7 +414,9 @@ NJ_DEVICE float flushed(float value) {
 }
 NJ_DEVICE float rcp_approx(float value) { return flushed(1.0f / flushed(value)); }
 NJ_DEVICE float exp2_approx(float value) { return flushed(__builtin_exp2f(flushed(value))); }
-NJ_DEVICE double rcp_approx(double value) { return static_cast<double>(1.0f / static_cast<float>(value)); }
+NJ_DEVICE double rcp_approx(double value) {
+  return simt::bits<double>(simt::bits<unsigned long>(1.0 / value) & 0xffffffff00000000u);
+}
 NJ_DEVICE double times_power_of_2(double value, double power) {
   const auto n = static_cast<unsigned>(simt::bits<unsigned long>(power));
   return simt::bits<double>(simt::bits<unsigned long>(value) + (static_cast<unsigned long>(n) << 52));
