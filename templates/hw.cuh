@@ -668,8 +668,7 @@ NJ_DEVICE double rcp_approx(double value) {
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(result) : "d"(value));
   return result;
 }
-// value * 2^n, where both are normal numbers. The lowest 32 bits of `power` are n, as those of n + 1.5 *
-// 2^52.
+// value * 2^n, where both are normal numbers. The lowest 32 bits of `power` are n, as in n + 0x1.8p52.
 NJ_DEVICE double times_power_of_2(double value, double power) {
   const unsigned high = __double2hiint(value), n = __double2loint(power);
   return __hiloint2double(static_cast<int>(high + (n << 20)), __double2loint(value));

@@ -3,6 +3,7 @@
 // f32, gelu to a few units in the last place.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
