@@ -2,6 +2,7 @@
 #include "cli/layers.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -114,24 +115,24 @@ Layer random_layer(Dice& dice) {
 
 // ---- The file ----
 
-// The fields of a plan's text, in the order of their words, and what the last of them are most often.
+// The fields of a plan's text, in the order of their words, of which so many are always there.
 constexpr std::string_view kFields[] = {"threads",    "threads_per_row", "vector",         "per_thread",
                                         "group_rows", "blocks_per_sm",   "blocks_per_row", "exchange",
                                         "unaligned",  "stages"};
-constexpr std::string_view kUsual[] = {"1", "none", "0", "0"};
-constexpr std::size_t kAlways = std::size(kFields) - std::size(kUsual);
+constexpr std::size_t kAlways = 6;
+
+std::array<std::string, std::size(kFields)> words_of(const Plan& plan) {
+  return {shortest(plan.threads),        shortest(plan.threads_per_row),   shortest(plan.vector),
+          shortest(plan.per_thread),     shortest(plan.group_rows),        shortest(plan.blocks_per_sm),
+          shortest(plan.blocks_per_row), std::string(name(plan.exchange)), plan.unaligned ? "1" : "0",
+          shortest(plan.stages)};
+}
 
 std::string line_of(const MeasuredPlan& measured) {
-  const Plan& plan = measured.plan;
-  const std::string words[] = {shortest(plan.threads),        shortest(plan.threads_per_row),
-                               shortest(plan.vector),         shortest(plan.per_thread),
-                               shortest(plan.group_rows),     shortest(plan.blocks_per_sm),
-                               shortest(plan.blocks_per_row), std::string(name(plan.exchange)),
-                               plan.unaligned ? "1" : "0",    shortest(plan.stages)};
-  static_assert(std::size(words) == std::size(kFields));
-  std::size_t count = std::size(words);
-  while (count > kAlways && words[count - 1] == kUsual[count - 1 - kAlways]) --count;
-  std::string text(name(plan.strategy));
+  const auto words = words_of(measured.plan), usual = words_of({});
+  std::size_t count = words.size();
+  while (count > kAlways && words[count - 1] == usual[count - 1]) --count;
+  std::string text(name(measured.plan.strategy));
   for (std::size_t i = 0; i < count; ++i) text += " " + words[i];
   return text + concat({" : ", fixed(measured.microseconds, 3), " ", shortest(measured.registers), " ",
                         shortest(measured.spill_bytes), "\n"});

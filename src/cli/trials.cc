@@ -163,10 +163,10 @@ std::optional<Preparation::Place> Preparation::next() {
 void measure(Workbench& bench, Case& of, int repeat, bool shows) {
   measure_shortly(bench, of, shows);
   std::vector<std::size_t> last = finalists(of.report.trials, kFinalists);
-  if (!last.empty()) {  // of which hopeless ones are none, but for the planner's choice
-    const auto time = [&](std::size_t i) { return of.report.trials[i].kernel.median; };
-    const double least = time(*std::ranges::min_element(last, {}, time));
-    std::erase_if(last, [&](std::size_t i) { return i != 0 && time(i) > kHopeless * least; });
+  if (!last.empty()) {  // the fastest first; hopeless ones are none, but for the planner's choice
+    const double hopeless = kHopeless * of.report.trials[last.front()].kernel.median;
+    std::erase_if(last,
+                  [&](std::size_t i) { return i != 0 && of.report.trials[i].kernel.median > hopeless; });
   }
   std::vector<Kernel> kernels;
   for (const std::size_t i : last) kernels.push_back(of.kernels[i]);

@@ -2,7 +2,6 @@
 // Conformance kernels for conversions, rounding and approximations, over all patterns of 16 bits and
 // thousands of longer ones.
 #include <bit>
-#include <climits>
 #include <cmath>
 
 #include "normjit/base/text.h"
@@ -191,11 +190,13 @@ struct Scaled {
 // Every power that leaves a normal number one.
 std::vector<Scaled> scaled() {
   std::vector<Scaled> values;
-  for (const double value : f64_patterns())
-    for (const int power : {-1021, -969, -500, -97, -1, 0, 1, 128, 1000})
-      if (const int exponent = std::isnormal(value) ? std::ilogb(value) + power : INT_MAX;
-          - 1022 <= exponent && exponent <= 1023)
-        values.push_back({value, static_cast<double>(power)});
+  for (const double value : f64_patterns()) {
+    if (!std::isnormal(value)) continue;
+    for (const int power : {-1021, -969, -500, -97, -1, 0, 1, 128, 1000}) {
+      const int exponent = std::ilogb(value) + power;
+      if (exponent >= -1022 && exponent <= 1023) values.push_back({value, static_cast<double>(power)});
+    }
+  }
   return values;
 }
 
