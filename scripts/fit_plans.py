@@ -5,7 +5,7 @@
   scripts/fit_plans.py DATA... [--bench build/normjit-bench] [-o src/normjit/plan/model.cc]
   scripts/fit_plans.py DATA... --curve
 
-DATA are files of `normjit tune --random`. The model has the plans of a layer ranked, by trees of depth 6 over
+DATA are files of `normjit tune --random`, which may be compressed with xz (NAME.xz). The model has the plans of a layer ranked, by trees of depth 6 over
 the features of src/normjit/plan/features.h; forward norms, norms with channels first and gradients have trees
 of their own, since their plans never compete. What it prints is of layers that the fit has not seen: the data
 are divided into five parts by layer, and each part is judged by a model of the other four. --curve prints
@@ -25,6 +25,8 @@ import tempfile
 import catboost
 import numpy as np
 import pandas as pd
+
+import tune_data
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FACTS = ["seed", "layer", "spec", "rows", "plan", "microseconds", "copy_us", "ptxas_registers", "ptxas_spill_bytes"]
@@ -47,7 +49,8 @@ def family_of(spec):
 def load(bench, files):
     tables = []
     for file in files:
-        out = subprocess.run([bench, "features", "--typical", file], check=True, capture_output=True, text=True)
+        with tune_data.as_text_file(file) as name:
+            out = subprocess.run([bench, "features", "--typical", name], check=True, capture_output=True, text=True)
         tables.append(pd.read_csv(io.StringIO(out.stdout)))
     data = pd.concat(tables, ignore_index=True).rename(columns={"copy": "copy_us"})
     data["group"] = (data.seed.astype(str) + "/" + data.layer.astype(str)).astype(object)

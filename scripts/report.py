@@ -3,13 +3,13 @@
 """Writes a page about measured layers, to be opened in a browser: how far each is from a copy of the same bytes,
 where the planner's choice loses against the best plan that was timed, and what differs between two files.
 
-  scripts/report.py src/normjit/plan/measured/h100.txt -o report.html
+  scripts/report.py src/normjit/plan/measured/h100.txt.xz -o report.html
   scripts/report.py before.txt after.txt -o report.html     # two versions, or two GPUs
 
 DATA are files of `normjit tune --random --data`, and JSON of `normjit bench --json` and `normjit-bench suite
 --output`. Of several files each is compared with the first one, by layers of the same spec, rows, rows of a
 sample, plane and alignment. Only files of `tune` have several plans of a layer; the first of them is the
-planner's choice of that day. Parts of one measurement can be joined by `cat`.
+planner's choice of that day. Parts of one measurement can be joined by `cat`; files may be compressed with xz.
 
 The page is one file, which needs no network. Needs the Python package plotly, whose script it contains.
 Exit status: 0 done; 2 wrong arguments, a file that is no such data, files without a common layer, no plotly.
@@ -28,6 +28,8 @@ import re
 import subprocess
 import sys
 import typing
+
+import tune_data
 
 PAGE = pathlib.Path(__file__).resolve().parent / "report.html"
 # A plan, in the order of the lines of `tune --random`, and what a plan's text leaves out.
@@ -168,7 +170,7 @@ def read_json(text: str) -> Source:
 
 def read(path: str) -> Source:
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
+        text = tune_data.text_of(path)
         source = read_json(text) if text.lstrip()[:1] in ("{", "[") else read_tune(text)
     except OSError as error:
         raise BadData(f"{path}: {error.strerror}") from None
@@ -197,8 +199,9 @@ def features_of(bench: str, source: Source) -> dict[int, dict[str, list[float]]]
     """What the planner's model knows of the choice and of the best plan, where these differ, by the number of the layer."""
     arch = re.search(r"\((sm_\w+)", source.gpu)
     try:
-        done = subprocess.run([bench, "features", *(["--arch", arch[1]] if arch else []), source.name], check=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        with tune_data.as_text_file(source.name) as name:
+            done = subprocess.run([bench, "features", *(["--arch", arch[1]] if arch else []), name], check=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     except (OSError, subprocess.CalledProcessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip()
         raise BadData(f"{bench} features {source.name} failed: {said}") from None

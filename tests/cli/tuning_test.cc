@@ -33,8 +33,12 @@ Trials trials_of(const std::vector<double>& medians) {
 }
 
 TuneReport report_of(const std::vector<double>& medians) {
-  TuneReport report{
-      .spec = {.columns = 64}, .rows = 9, .device = "GPU", .trials = trials_of(medians), .winner = {}};
+  TuneReport report{.spec = {.columns = 64},
+                    .rows = 9,
+                    .device = "GPU",
+                    .trials = trials_of(medians),
+                    .error = {},
+                    .winner = {}};
   report.winner = winner_of(report.trials);
   return report;
 }

@@ -10,6 +10,7 @@ plotly and playwright, or a Chromium (of playwright, or the system's), it says s
 import contextlib
 import io
 import json
+import lzma
 import math
 import os
 import pathlib
@@ -20,7 +21,7 @@ import tempfile
 import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
-MEASURED = SCRIPTS.parent / "src" / "normjit" / "plan" / "measured" / "h100.txt"
+MEASURED = SCRIPTS.parent / "src" / "normjit" / "plan" / "measured" / "h100.txt.xz"
 sys.path.insert(0, str(SCRIPTS))
 import report  # noqa: E402
 
@@ -31,10 +32,12 @@ WIDTHS = {"wide": 1280, "narrow": 390}
 def layers_of(path):
     """Read in another way than the script does: {key: (copy, times)}, in the order of the file."""
     layers = {}
-    for block in pathlib.Path(path).read_text().split("layer ")[1:]:
+    content = pathlib.Path(path).read_bytes()
+    text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
+    for block in text.split("layer ")[1:]:
         head, *plans = block.split("end\n")[0].splitlines()
         _, spec, rows, sample, plane, align, copy = head.split()
-        times = [float(plan.split()[11]) for plan in plans]
+        times = [float(plan.split()[-3]) for plan in plans]
         layers[spec, int(rows[5:]), sample, plane, align] = float(copy[5:]), times
     return layers
 
@@ -60,7 +63,7 @@ def again(number, layer):
     head, *plans, end = layer
     words = [plan.split() for plan in plans]
     for word in words:
-        word[11] = "{:.3f}".format(float(word[11]) * (0.6 + number * 37 % 100 / 100))
+        word[-3] = "{:.3f}".format(float(word[-3]) * (0.6 + number * 37 % 100 / 100))
     return [head, *map(" ".join, words[::-1] if number % 5 == 0 else words), end]
 
 
@@ -92,7 +95,7 @@ class ReportPage(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.measured, cls.again = cls.folder / "h100.txt", cls.folder / "again.txt"
-        cls.measured.write_text(edited(MEASURED.read_text(), lambda number, layer: [] if number % 5 else layer))
+        cls.measured.write_text(edited(lzma.decompress(MEASURED.read_bytes()).decode(), lambda number, layer: [] if number % 5 else layer))
         cls.again.write_text(edited(cls.measured.read_text(), again))
         (cls.folder / "curve.txt").write_text("".join(
             "forward: {} layers: mean {} %, median 1.0 %, p95 {} %, worst 90 %\n".format(*point)
@@ -135,11 +138,11 @@ class ReportPage(unittest.TestCase):
 
     def test_every_measured_layer_of_the_repository(self):
         everything = self.folder / "all.txt"
-        everything.write_text(edited(MEASURED.read_text(), again))
+        everything.write_text(edited(lzma.decompress(MEASURED.read_bytes()).decode(), again))
         self.assertLess(self.page_of("all.html", MEASURED, everything).stat().st_size, 8e6)
         page, layers = self.open(self.page_of("all.html", MEASURED)), layers_of(MEASURED)
         self.count(page, len(layers))
-        self.assertEqual(self.rows(page, "sources")[0][0], "h100.txt")
+        self.assertEqual(self.rows(page, "sources")[0][0], MEASURED.name)
         self.assertFalse(page.is_visible("#comparison") or page.is_visible("#curve") or page.is_visible("#of-source"))
         self.assertEqual(page.locator("#copy-plot .points path").count(), len(layers))  # a mark for each
         self.assertEqual(page.locator("#loss-plot .scatterlayer .trace").count(), 3)
@@ -218,7 +221,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.inner_text("#layer-title"), "{}, {:,} rows".format(*worst[:2]))
         self.check_layer(page, self.layers[worst][1])
         best = self.measured.read_text().split(" {} rows={} ".format(*worst[:2]))[1].split("end")[0].splitlines()[1:]
-        words = min(best, key=lambda line: float(line.split()[11])).split()
+        words = min(best, key=lambda line: float(line.split()[-3])).split()
         self.assertIn("--rows {} --plan \"{} threads={} ".format(worst[1], *words[:2]), page.inner_text("#layer-command"))
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog", state="hidden")

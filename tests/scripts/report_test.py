@@ -4,6 +4,7 @@
 import contextlib
 import importlib.util
 import io
+import lzma
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import unittest
 import support
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
-MEASURED = os.path.join(SCRIPTS, "..", "src", "normjit", "plan", "measured", "h100.txt")
+MEASURED = os.path.join(SCRIPTS, "..", "src", "normjit", "plan", "measured", "h100.txt.xz")
 sys.path.insert(0, SCRIPTS)
 import report  # noqa: E402
 
@@ -78,7 +79,7 @@ class Report(support.InAFolder):
 
     def test_every_measured_layer_of_the_repository_is_understood(self):
         content = self.content(MEASURED)
-        with open(MEASURED) as file:
+        with lzma.open(MEASURED, "rt") as file:
             lines = [line.split() for line in file]
         self.assertEqual(len(content["layers"]["spec"]), sum(line[0] == "end" for line in lines))
         plans = [line for line in lines if ":" in line]
