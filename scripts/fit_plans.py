@@ -5,11 +5,11 @@
   scripts/fit_plans.py DATA... [--bench build/normjit-bench] [-o src/normjit/plan/model.cc]
   scripts/fit_plans.py DATA... --curve
 
-DATA are files of `normjit tune --random`, which may be compressed with xz (NAME.xz). The model has the plans of a layer ranked, by trees of depth 6 over
-the features of src/normjit/plan/features.h; forward norms, norms with channels first and gradients have trees
-of their own, since their plans never compete. What it prints is of layers that the fit has not seen: the data
-are divided into five parts by layer, and each part is judged by a model of the other four. --curve prints
-the same for a growing number of layers.
+DATA are files of `normjit tune --random`, which may be compressed with xz (NAME.xz). The model has the plans of
+a layer ranked, by trees of depth 6 over the features of src/normjit/plan/features.h; forward norms, norms with
+channels first and gradients have trees of their own, since their plans never compete. What it prints is of
+layers that the fit has not seen: the data are divided into five parts by layer, and each part is judged by a
+model of the other four. --curve prints the same for a growing number of layers.
 
 Regret is the time of the plan that the model chooses over that of the fastest measured plan of the layer, less
 one. Needs Python packages catboost and pandas.

@@ -77,6 +77,15 @@ class Report(support.InAFolder):
         self.assertEqual(layers["operations"], [["rmsnorm", "residual", "weight", "activation"], ["layernorm", "weight and bias"],
                                                 ["layernorm", "weight"]])
 
+    def test_data_may_be_compressed_with_xz(self):
+        plain = self.content(self.put("a.txt", TUNE))
+        path = os.path.join(self.folder, "b.txt.xz")
+        for part in (TUNE[:TUNE.index("seed 8")], TUNE[TUNE.index("seed 8"):]):  # parts joined by cat
+            with open(path, "ab") as file:
+                file.write(lzma.compress(part.encode()))
+        self.assertEqual(self.content(path)["layers"], plain["layers"])
+        self.refused("c.txt.xz is no file of normjit tune", self.put("c.txt.xz", TUNE))
+
     def test_every_measured_layer_of_the_repository_is_understood(self):
         content = self.content(MEASURED)
         with lzma.open(MEASURED, "rt") as file:
