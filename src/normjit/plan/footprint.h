@@ -618,6 +618,11 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
   int needed = needed_registers(plan, spec);
   const bool staged = plan.strategy == Strategy::staged_rows, shared_row = plan.blocks_per_row > 1;
   const bool modulates = row_parameters(spec) > 0;
+  // From sm_100 on the compiler computes f32 in pairs of registers. In 128 registers a chunk of 16 elements
+  // beside a residual or a gate spills 60 to 1000 bytes, one of 8 none.
+  if (arch.number >= 100 && plan.strategy == Strategy::split_row && adds_rows(spec) &&
+      size_of(spec.input) == 4 && held_registers(plan, spec) > 8)
+    needed = std::max(needed, 168);
   if (has_more_results(spec)) needed += spec.amax && plan.exchange == Exchange::grid ? 40 : 8;
   if (plan.strategy == Strategy::persistent_row || !is_narrow(spec.output)) return needed;
   if (spec.output != DType::s8)
