@@ -9,7 +9,8 @@ DATA are files of `normjit tune --random`, which may be compressed with xz (NAME
 a layer ranked, by trees of depth 6 over the features of src/normjit/plan/features.h; forward norms, norms with
 channels first and gradients have trees of their own, since their plans never compete. What it prints is of
 layers that the fit has not seen: the data are divided into five parts by layer, and each part is judged by a
-model of the other four. --curve prints the same for a growing number of layers.
+model of the other four. --curve prints the same for a growing number of layers. The fit knows the rows of each
+layer; it is judged as the planner uses it, which knows no more than their regime.
 
 Regret is the time of the plan that the model chooses over that of the fastest measured plan of the layer, less
 one. Needs Python packages catboost and pandas.
@@ -32,9 +33,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FACTS = ["seed", "layer", "spec", "rows", "plan", "microseconds", "copy_us", "ptxas_registers", "ptxas_spill_bytes"]
 DEPTH = 6  # the most; trees of less have questions without an answer at their end
 FAMILIES = {
-    "forward": {"iterations": 200, "learning_rate": 0.15, "depth": 6},
+    "forward": {"iterations": 400, "learning_rate": 0.1, "depth": 6},
     "channels_first": {"iterations": 200, "learning_rate": 0.05, "depth": 4},
-    "gradients": {"iterations": 120, "learning_rate": 0.15, "depth": 6},
+    "gradients": {"iterations": 240, "learning_rate": 0.1, "depth": 6},
 }
 WEIGHTS = {"forward": (0.15, 1.5), "channels_first": (1, 1), "gradients": (0.05, 3)}  # the least, the most
 FOLDS = 5
@@ -46,18 +47,19 @@ def family_of(spec):
     return "channels_first" if spec.endswith("/cf") else "forward"
 
 
-def load(bench, files):
+def load(bench, files, rows):
+    """The plans of all layers, by layer, with their features for "actual" rows, or "typical" ones of the regime."""
     tables = []
     for file in files:
         with tune_data.as_text_file(file) as name:
-            out = subprocess.run([bench, "features", "--typical", name], check=True, capture_output=True, text=True)
+            out = subprocess.run([bench, "features", "--rows", rows, name], check=True, capture_output=True, text=True)
         tables.append(pd.read_csv(io.StringIO(out.stdout)))
     data = pd.concat(tables, ignore_index=True).rename(columns={"copy": "copy_us"})
     data["group"] = (data.seed.astype(str) + "/" + data.layer.astype(str)).astype(object)
     data["best"] = data.groupby("group").microseconds.transform("min")
     data["slower"] = np.log2(data.microseconds / data.best)
     data["family"] = data.spec.map(family_of)
-    return data.sort_values("group", kind="stable")
+    return data.sort_values("group", kind="stable", ignore_index=True)
 
 
 def features_of(data):
@@ -99,12 +101,14 @@ def folds(data):
     return np.array_split(groups, FOLDS)
 
 
-def judged(data, settings):
-    """The choice of each layer by a model that has not seen it."""
+def judged(data, typical, settings, share=1.0):
+    """The choice of each layer by a model that has not seen it, but this share of the others."""
     parts = []
     for part in folds(data):
-        seen, unseen = data[~data.group.isin(part)], data[data.group.isin(part)]
-        parts.append(choices(unseen, fit(seen, settings)[0]))
+        seen = data[~data.group.isin(part)]
+        groups = seen.group.unique()
+        seen = seen[seen.group.isin(groups[: int(share * len(groups))])]
+        parts.append(choices(typical[typical.group.isin(part)], fit(seen, settings)[0]))
     return pd.concat(parts)
 
 
@@ -172,18 +176,12 @@ std::span<const Tree> trees_of(PlanFamily family) noexcept {
 """
 
 
-def curve(data):
+def curve(data, typical):
     for family, settings in FAMILIES.items():
         own = data[data.family == family]
         for share in (0.25, 0.5, 0.75, 1):
-            parts = []
-            for part in folds(own):
-                seen, unseen = own[~own.group.isin(part)], own[own.group.isin(part)]
-                groups = seen.group.unique()
-                seen = seen[seen.group.isin(groups[: int(share * len(groups))])]
-                parts.append(regret_of(choices(unseen, fit(seen, settings)[0])))
-            print(f"{family}: {int(share * len(own.group.unique()) * (FOLDS - 1) / FOLDS)} layers: "
-                  + summary(pd.concat(parts)), flush=True)
+            text = summary(regret_of(judged(own, typical, settings, share)))
+            print(f"{family}: {int(share * own.group.nunique() * (FOLDS - 1) / FOLDS)} layers: {text}", flush=True)
 
 
 def main():
@@ -194,16 +192,16 @@ def main():
     parser.add_argument("--curve", action="store_true", help="print how the error falls with the data; write nothing")
     parser.add_argument("--no-judge", action="store_true", help="fit only, without errors of unseen layers")
     options = parser.parse_args()
-    data = load(options.bench, options.data)
+    data, typical = (load(options.bench, options.data, rows) for rows in ("actual", "typical"))
     if options.curve:
-        return curve(data)
+        return curve(data, typical)
     errors, body = [], ""
     for family, settings in FAMILIES.items():
         own = data[data.family == family]
         layers = own.group.nunique()
         before = regret_of(own.sort_index().groupby("group").head(1))
         if not options.no_judge:
-            text = summary(regret_of(judged(own, settings)))
+            text = summary(regret_of(judged(own, typical, settings)))
             errors += [f"//   {family}, {layers} layers: {text}", f"//     before: {summary(before)}"]
             print("\n".join(errors[-2:]), flush=True)
         model, factor = fit(own, settings)

@@ -18,7 +18,7 @@ namespace {
 struct FeaturesCommand : CommonOptions {
   std::string data;
   std::string arch = "sm_90";
-  bool typical = false;
+  std::string rows = "actual";
 };
 
 int features(const FeaturesCommand& options) {
@@ -30,7 +30,7 @@ int features(const FeaturesCommand& options) {
   for (const MeasuredLayer& layer : layers) {
     const NormSpec& spec = layer.layer.spec;
     const PlanUse use{spec, device, regime_of(spec, layer.layer.rows, device), layer.alignment};
-    const LaunchFeatures launch(spec, device, options.typical ? use.rows() : layer.layer.rows);
+    const LaunchFeatures launch(spec, device, options.rows == "typical" ? use.rows() : layer.layer.rows);
     for (const MeasuredPlan& measured : layer.plans) {
       text += concat({shortest(layer.seed), ",", shortest(layer.index), ",", to_text(spec), ",",
                       shortest(layer.layer.rows), ",", to_text(measured.plan), ",",
@@ -52,8 +52,9 @@ void add_features(CommandLine& line) {
       line.add("features", "Print what the planner's model knows of measured plans, as CSV", features);
   command->add_option("DATA", options.data, "What normjit tune --random wrote")->required();
   command->add_option("--arch", options.arch, "The architecture it was measured on")->capture_default_str();
-  command->add_flag("--typical", options.typical,
-                    "Take the number of rows that the planner takes for the kind of row count");
+  command->add_option("--rows", options.rows, "actual, or typical: those that the planner takes for the regime")
+      ->check(CLI::IsMember({"actual", "typical"}))
+      ->capture_default_str();
 }
 
 }  // namespace normjit::bench

@@ -23,6 +23,7 @@ struct ShowReport {
   NormSpec spec;
   DeviceProfile device;
   std::int64_t rows = 0;  // 0: not asked for
+  bool batch_invariant = false;
   struct Use {
     RowsRegime regime;
     Alignment alignment;
@@ -32,6 +33,11 @@ struct ShowReport {
     bool tuned = false;       // kept by tune, not the planner's choice
     std::string id;           // of the cache entry
     bool cached = false;
+
+    // Whether another regime is served in the same way.
+    bool is_served_as(const Use& other) const {
+      return alignment == other.alignment && plan == other.plan && tuned == other.tuned;
+    }
   };
   std::vector<Use> uses;
   // With `rows`: what the planner weighs for them where the tensors are contiguous, the best first, which is
@@ -53,7 +59,13 @@ std::vector<Candidate> weighed(const NormSpec& spec, const DeviceProfile& device
 
 ShowReport look_up(Service& service, const NormSpec& spec, const DeviceProfile& device, std::int64_t rows,
                    const Uses& uses) {
-  ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}, .generic = {}};
+  ShowReport report{.spec = spec,
+                    .device = device,
+                    .rows = rows,
+                    .batch_invariant = uses.batch_invariant,
+                    .uses = {},
+                    .weighed = {},
+                    .generic = {}};
   if (rows > 0) {
     report.contiguous = contiguous_alignment(spec);
     report.weighed = weighed(spec, device, rows, report.contiguous, uses.batch_invariant);
@@ -61,9 +73,9 @@ ShowReport look_up(Service& service, const NormSpec& spec, const DeviceProfile& 
   const PrebuildReport kernels =
       service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .uses = uses, .dry_run = true, .progress = {}})
           .value();
-  for (const RowsRegime regime : kRowsRegimes) {
-    if (uses.batch_invariant && regime != RowsRegime::many) continue;
-    for (const Alignment alignment : kAlignments) {
+  for (const Alignment alignment : kAlignments) {
+    for (const RowsRegime regime : kRowsRegimes) {
+      if (uses.batch_invariant && regime != RowsRegime::many) continue;
       const auto [plan, tuned] = plan_of_use(service, spec, device, regime, alignment, uses);
       ShowReport::Use use{.regime = regime, .alignment = alignment, .plan = plan, .tuned = tuned, .id = {}};
       use.workspace_bytes = workspace_bytes(use.plan, spec, device);
@@ -110,16 +122,22 @@ std::string text_of(const ShowReport& report) {
   text += "device     " + report.device.text() + "\n";
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
-    text += "rows       " + std::to_string(report.rows) + ", regime " +
-            std::string(name(regime_of(report.spec, report.rows, report.device))) + "\n";
+    const RowsRegime regime = regime_of(report.spec, report.rows, report.device);
+    text += "rows       " + std::to_string(report.rows) + ", in the regime of " +
+            rows_text(regime, regime, report.spec, report.device) + "\n";
   }
   std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "tuned", "id", "plan"};
   if (report.rows > 0) headings.push_back(">blocks");
   Table table(std::move(headings));
-  for (const ShowReport::Use& use : report.uses) {
-    table.add({std::string(name(use.regime)), std::to_string(static_cast<int>(use.alignment)),
-               std::to_string(use.workspace_bytes), use.cached ? "yes" : "no", use.tuned ? "yes" : "no",
-               use.id, to_text(use.plan), std::to_string(use.blocks)});
+  for (auto use = report.uses.begin(); use != report.uses.end();) {
+    const auto next = std::find_if_not(
+        use, report.uses.end(), [&](const ShowReport::Use& other) { return other.is_served_as(*use); });
+    const RowsRegime first = report.batch_invariant ? RowsRegime::lone : use->regime;
+    table.add({rows_text(first, std::prev(next)->regime, spec, report.device),
+               std::to_string(static_cast<int>(use->alignment)), std::to_string(use->workspace_bytes),
+               use->cached ? "yes" : "no", use->tuned ? "yes" : "no", use->id, to_text(use->plan),
+               std::to_string(use->blocks)});
+    use = next;
   }
   text += "\n" + table.text();
   if (report.rows > 0) text += "\n" + explanation_of(report);

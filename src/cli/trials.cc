@@ -88,6 +88,7 @@ Case make_case(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use, 
   report.rows = rows;
   report.device = device_text(gpu, profile);
   report.regime = regime_of(spec, rows, profile);
+  report.served_rows = rows_text(report.regime, report.regime, spec, profile);
   report.alignment = pack(spec, tensors).alignment;
   const bool grouped = use.sample > 1;
   for (Candidate& candidate : candidates(spec, profile, report.regime, report.alignment)) {

@@ -26,19 +26,19 @@ MeasuredUse use_of_model(const NormSpec& spec, MeasuredUse use) {
   return {.sample = 1, .plane = use.plane > 0 ? use.plane : kPlane};
 }
 
-// Each spec with a number of rows of each kind: as one token has, a small batch, and a large one.
-std::vector<WantedCase> one_of_each_kind(const std::vector<NormSpec>& specs, const DeviceProfile& profile,
+// Each spec with rows as one token has, a small batch, and a large one, but of a regime once.
+std::vector<WantedCase> typical_cases(const std::vector<NormSpec>& specs, const DeviceProfile& profile,
                                          const MeasuredUse& given) {
   std::vector<WantedCase> cases;
   for (const NormSpec& spec : specs) {
     const MeasuredUse use = use_of_model(spec, given);
     const std::int64_t together = spec.channels_first ? use.plane : use.sample;
-    std::set<RowsRegime> kinds;
+    std::set<RowsRegime> regimes;
     for (const std::int64_t least :
          {std::int64_t{1}, std::int64_t{std::max(1, profile.sm_count / 2)},
           std::max<std::int64_t>(profile.sm_count, default_rows(spec, use.plane))}) {
       const std::int64_t rows = ceil_div(least, together) * together;
-      if (kinds.insert(regime_of(spec, rows, profile)).second) cases.push_back({spec, rows, use});
+      if (regimes.insert(regime_of(spec, rows, profile)).second) cases.push_back({spec, rows, use});
     }
   }
   return cases;
@@ -69,8 +69,8 @@ Result<void> store(Service& service, const DeviceProfile& profile, const std::ve
 }
 
 std::string text_of(const TuneReport& report) {
-  std::string text = to_text(report.spec) + ", " + std::to_string(report.rows) + " rows (" +
-                     std::string(name(report.regime)) + "), alignment " +
+  std::string text = to_text(report.spec) + ", " + std::to_string(report.rows) + " rows (for " +
+                     report.served_rows + "), alignment " +
                      std::to_string(static_cast<int>(report.alignment)) + ": " +
                      std::to_string(report.trials.size()) + " plans\n";
   Table table({">us", ">of copy", ">model", "", "plan"});
@@ -124,7 +124,7 @@ int tune(const TuneCommand& options) {
   Service& service = *helped.service;
   const DeviceProfile profile = service.device(options.device).value();
   Copies copies(settings, gpu, profile);
-  if (all_kinds) wanted = one_of_each_kind(specs, profile, options.use);
+  if (all_kinds) wanted = typical_cases(specs, profile, options.use);
   const Trials trials{.top = options.top.value_or(model ? kTopOfModel : 0)};
   std::vector<Case> cases;
   for (const auto& [spec, rows, use] : wanted) {

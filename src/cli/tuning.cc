@@ -84,6 +84,7 @@ std::string json_of(const std::vector<TuneReport>& reports, const std::string& c
             {"rows", report.rows},
             {"device", report.device},
             {"regime", name(report.regime)},
+            {"served_rows", report.served_rows},
             {"alignment", static_cast<int>(report.alignment)},
             {"rules", report.trials.empty() ? Json() : Json(to_text(report.trials.front().plan))},
             {"best", report.winner ? Json(to_text(report.trials[*report.winner].plan)) : Json()},

@@ -31,6 +31,7 @@ struct TuneReport {
   std::int64_t rows = 0;
   std::string device;
   RowsRegime regime = RowsRegime::many;
+  std::string served_rows;  // of the regime, which a tuned plan serves: "265 to 528"
   Alignment alignment = Alignment::eight;
   std::vector<Trial> trials;
   std::string error;                  // why none of them could be measured; else empty

@@ -128,7 +128,7 @@ struct WhyReport {
   NormSpec spec;
   Arch arch;
   Plan plan;
-  std::string uses;  // which launches use it: "few rows, alignment 8; many rows, alignment 4 or 8"; or empty
+  std::string uses;  // which launches use it: "1 to 66 rows, alignment 4 or 8; 67 and more rows, alignment 8"
   std::string id;    // of its entry
   std::string identity;  // its whole key
   // Where it is stored: "memory", "embedded", or the path of a directory or pack; empty: nowhere.

@@ -7,6 +7,7 @@
 // or stride needs another kernel.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,12 +46,24 @@ enum class Exchange : std::uint8_t {
 };
 NORMJIT_API std::string_view name(Exchange) noexcept;
 
-// How many rows a launch has for each multiprocessor: up to 1/8 (lone), less than 1 (few), or more (many).
-// With channels first 64 positions count as a row. A kernel is correct for any number of rows; it is fast in
-// its regime.
-enum class RowsRegime : std::uint8_t { lone, few, many };
-inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::lone, RowsRegime::few, RowsRegime::many};
+// How many rows a launch has for each multiprocessor: up to 1/8 (lone), up to 1/4, and so on, each regime up to
+// twice as many as the one before it, up to 512, and more (many). With channels first 64 positions count as a
+// row. A kernel is correct for any number of rows; it is fast in its regime.
+enum class RowsRegime : std::uint8_t { lone, few = 2, many = 13 };
+inline constexpr auto kRowsRegimes = [] {
+  std::array<RowsRegime, static_cast<std::size_t>(RowsRegime::many) + 1> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<RowsRegime>(i);
+  return all;
+}();
+// "lone", the largest number of rows of a multiprocessor, as "1/2" and "64", or "many".
 NORMJIT_API std::string_view name(RowsRegime) noexcept;
+// The most rows of a regime; of `many` the largest number.
+NORMJIT_API std::int64_t most_rows(RowsRegime regime, const NormSpec& spec,
+                                   const DeviceProfile& device) noexcept;
+// The rows of these regimes and those between: "17 to 33", "34 and more", "all". "no" on a device that is too
+// small for them.
+NORMJIT_API std::string rows_text(RowsRegime first, RowsRegime last, const NormSpec& spec,
+                                  const DeviceProfile& device);
 NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;  // without /cf
 NORMJIT_API RowsRegime regime_of(const NormSpec& spec, std::int64_t rows,
                                  const DeviceProfile& device) noexcept;

@@ -36,7 +36,9 @@
 // NCHW, and the rows its positions. docs/algebra.md has the texts of other projects' norms.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -124,7 +126,12 @@ NORMJIT_API std::string_view name(Also) noexcept;          // "none", "f16", "bf
 NORMJIT_API std::string_view name(Affine) noexcept;        // "none", "w", "wb"
 NORMJIT_API std::string_view name(Need) noexcept;          // "all", "dx", "dx+dw", ..., "db"
 NORMJIT_API std::string_view name(Activation) noexcept;    // "none", "relu", ...
-NORMJIT_API int size_of(DType) noexcept;                   // bytes an element; of e2m1 of two columns
+// Bytes of an element; of e2m1 of two columns.
+constexpr int size_of(DType dtype) noexcept {
+  constexpr int kSizes[] = {2, 2, 4, 8, 1, 1, 1, 1, 1};  // in the order of DType
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < std::size(kSizes) ? kSizes[index] : 0;
+}
 
 // A plain value: copy it, compare it, build it with designated initializers. The defaults of the other dtypes
 // follow `input`, so NormSpec{.columns = 64, .input = DType::f16} is f16 throughout.

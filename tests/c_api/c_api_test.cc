@@ -1153,7 +1153,7 @@ TEST_F(CApi, RendersAndRemembersPlans) {
   EXPECT_THAT(chosen.string(), HasSubstr("__global__"));
   EXPECT_NE(chosen.string(), pinned.string());
 
-  ASSERT_EQ(outcome([&](char** e) { return normjit_remember(&service_, &spec, 500, generic.c_str(), e); }),
+  ASSERT_EQ(outcome([&](char** e) { return normjit_remember(&service_, &spec, 100'000, generic.c_str(), e); }),
             "Ok");
   normjit_service anew(machine_.options(), machine_.seams());
   normjit_kernel* kernel = nullptr;

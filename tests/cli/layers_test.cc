@@ -44,7 +44,7 @@ TEST(RandomLayers, AreValidAndOfAllKinds) {
     activations += layer.spec.activation != Activation::none;
   }
   EXPECT_EQ(types.size(), 4u);
-  EXPECT_EQ(regimes.size(), 3u);
+  EXPECT_EQ(regimes.size(), kRowsRegimes.size());
   for (const int count : {gradients, planes, quantized, sums, gates, modulated, activations})
     EXPECT_GT(count, 5);
 }

@@ -258,7 +258,7 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
   if (own == devices_.end()) GTEST_SKIP() << "This NVRTC makes no code for " << device.arch.name() << ".";
   const auto first_turn = static_cast<std::size_t>(own - devices_.begin());
   std::vector<Job> jobs;
-  for (const DTypeRow& dtype : kInputDTypeRows)
+  for (const auto& dtype : kInputDTypeRows)
     for (const Choice<Activation>& activation : kActivations) {
       const NormSpec spec{
           .columns = 1, .input = dtype.value, .affine = Affine::weight_bias, .activation = activation.value};
@@ -295,9 +295,9 @@ TEST_F(Kernels, EveryPlan) {
 
 TEST_F(Kernels, EveryMixtureOfDTypes) {
   std::vector<Job> jobs;
-  for (const DTypeRow& in : kInputDTypeRows)
-    for (const DTypeRow& out : kInputDTypeRows)
-      for (const DTypeRow& weight : kInputDTypeRows) {
+  for (const auto& in : kInputDTypeRows)
+    for (const auto& out : kInputDTypeRows)
+      for (const auto& weight : kInputDTypeRows) {
         NormSpec spec{.columns = 1,
                       .input = in.value,
                       .output = out.value,
@@ -384,7 +384,7 @@ TEST_P(KernelsFor, EveryNormDTypeActivationAndAffine) {
   if (own == devices_.end()) GTEST_SKIP() << "This NVRTC makes no code for " << device.arch.name() << ".";
   const auto first_turn = static_cast<std::size_t>(own - devices_.begin());
   std::vector<Job> jobs;
-  for (const DTypeRow& dtype : kInputDTypeRows)
+  for (const auto& dtype : kInputDTypeRows)
     for (const Choice<Activation>& activation : kActivations)
       for (const Choice<Affine>& affine : kAffines) {
         NormSpec spec{.columns = 1,
@@ -411,8 +411,8 @@ TEST_P(KernelsFor, EveryNormDTypeActivationAndAffine) {
 TEST_F(Kernels, EveryPlanOfOtherNorms) {
   std::vector<Job> jobs;
   std::size_t turn = 0;
-  for (const DTypeRow& in : kInputDTypeRows)
-    for (const DTypeRow& out : kInputDTypeRows)
+  for (const auto& in : kInputDTypeRows)
+    for (const auto& out : kInputDTypeRows)
       for (const DType weight : {in.value, DType::f32}) {
         const std::size_t a = turn++ % devices_.size();
         NormSpec spec{.columns = 1,
@@ -431,8 +431,8 @@ TEST_F(Kernels, EveryPlanOfOtherNorms) {
 TEST_F(Kernels, EveryPlanOfChannelsFirst) {
   std::vector<Job> jobs;
   std::size_t turn = 0;
-  for (const DTypeRow& in : kInputDTypeRows)
-    for (const DTypeRow& out : kInputDTypeRows)
+  for (const auto& in : kInputDTypeRows)
+    for (const auto& out : kInputDTypeRows)
       for (const DType weight : {in.value, DType::f32})
         for (const bool plain : {true, false}) {
           const std::size_t a = turn++ % devices_.size();

@@ -41,9 +41,12 @@ TEST(RegimeOf, RowsPassThroughTheRegimesInOrder) {
     SCOPED_TRACE(device.text());
     EXPECT_EQ(regime_of(1, device), RowsRegime::lone);
     EXPECT_EQ(regime_of(device.sm_count / 8, device), RowsRegime::lone);
-    EXPECT_EQ(regime_of(device.sm_count / 8 + 1, device), RowsRegime::few);
-    EXPECT_EQ(regime_of(device.sm_count - 1, device), RowsRegime::few);
-    EXPECT_EQ(regime_of(device.sm_count, device), RowsRegime::many);
+    EXPECT_EQ(name(regime_of(device.sm_count / 8 + 1, device)), "1/4");
+    EXPECT_EQ(regime_of(device.sm_count / 2, device), RowsRegime::few);
+    EXPECT_EQ(name(regime_of(device.sm_count, device)), "1");
+    EXPECT_EQ(name(regime_of(device.sm_count + 1, device)), "2");
+    EXPECT_EQ(name(regime_of(device.sm_count * 512, device)), "512");
+    EXPECT_EQ(regime_of(device.sm_count * 512 + 1, device), RowsRegime::many);
     RowsRegime last = RowsRegime::lone;
     for (std::int64_t rows = 1; rows < (std::int64_t{1} << 40); rows += 1 + rows / 64) {
       EXPECT_GE(regime_of(rows, device), last) << rows;
@@ -52,8 +55,44 @@ TEST(RegimeOf, RowsPassThroughTheRegimesInOrder) {
     EXPECT_EQ(regime_of(std::numeric_limits<std::int64_t>::max(), device), RowsRegime::many);
   }
   EXPECT_EQ(name(RowsRegime::lone), "lone");
-  EXPECT_EQ(name(RowsRegime::few), "few");
+  EXPECT_EQ(name(RowsRegime::few), "1/2");
   EXPECT_EQ(name(RowsRegime::many), "many");
+}
+
+TEST(RegimeOf, MostRowsAreTheLastOfTheirRegime) {
+  for (const bool channels_first : {false, true}) {
+    const NormSpec spec{.columns = 64, .channels_first = channels_first};
+    for (DeviceProfile device : DeviceProfile::known())
+      for (const int multiprocessors : {1, 7, 16, 132, 160}) {
+        device.sm_count = multiprocessors;
+        std::int64_t before = 0;
+        for (const RowsRegime regime : kRowsRegimes) {
+          SCOPED_TRACE(testing::Message() << name(regime) << " on " << multiprocessors);
+          const std::int64_t most = most_rows(regime, spec, device);
+          ASSERT_GE(most, before);
+          if (most > before) {
+            EXPECT_EQ(regime_of(spec, before + 1, device), regime);
+            EXPECT_EQ(regime_of(spec, most, device), regime);
+          }
+          before = most;
+        }
+        EXPECT_EQ(before, std::numeric_limits<std::int64_t>::max());
+      }
+  }
+}
+
+TEST(RowsText, NamesTheRowsOfRegimesSideBySide) {
+  const NormSpec spec{.columns = 64}, planes{.columns = 64, .channels_first = true};
+  DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  const auto of = [&](RowsRegime first, RowsRegime last) { return rows_text(first, last, spec, device); };
+  EXPECT_EQ(of(RowsRegime::lone, RowsRegime::lone), "1 to 16");
+  EXPECT_EQ(of(RowsRegime::few, RowsRegime::few), "34 to 66");
+  EXPECT_EQ(of(RowsRegime::lone, RowsRegime::few), "1 to 66");
+  EXPECT_EQ(of(RowsRegime::many, RowsRegime::many), "67585 and more");
+  EXPECT_EQ(of(RowsRegime::lone, RowsRegime::many), "all");
+  EXPECT_EQ(rows_text(RowsRegime::few, RowsRegime::few, planes, device), "2113 to 4224");
+  device.sm_count = 4;
+  EXPECT_EQ(of(RowsRegime::lone, RowsRegime::lone), "no");
 }
 
 // ---- Alignment ----

@@ -33,11 +33,12 @@ class LayerNormTest : public ::testing::Test {
   LayerNormTest() { machine_.driver->set_argument_sizes({sizeof(OperandBlock)}); }
 
   // The plan of the kernel that serves these tensors, told by the source that was compiled for it.
-  void expect_plan(const NormSpec& spec, const Tensors& tensors, RowsRegime regime, Alignment alignment) {
+  void expect_plan(const NormSpec& spec, const Tensors& tensors, Alignment alignment) {
     FakeMachine machine;
     const auto done = machine.service().layer_norm(spec, tensors, nullptr);
     ASSERT_TRUE(done.ok()) << done.error().message;
     ASSERT_THAT(machine.compiler->calls(), SizeIs(1));
+    const RowsRegime regime = regime_of(tensors.rows, profile_of(90));
     const auto expected = service_.render(spec, profile_of(90), regime, alignment).value();
     EXPECT_EQ(machine.compiler->calls()[0].text, expected.text) << to_text(expected.plan);
     EXPECT_EQ(machine.driver->launches().at(0).shape.threads, expected.plan.threads);
@@ -73,35 +74,35 @@ TEST_F(LayerNormTest, PassesTheLaunchOptionsOn) {
 
 TEST_F(LayerNormTest, SharesKernelsWithPrepare) {
   ASSERT_TRUE(service_.prepare(kSpec, {.rows_hint = 200}).ok());
-  ASSERT_TRUE(service_.layer_norm(kSpec, tensors_of(300), nullptr).ok());
+  ASSERT_TRUE(service_.layer_norm(kSpec, tensors_of(201), nullptr).ok());
   EXPECT_EQ(machine_.loads(), 1);
 }
 
 TEST_F(LayerNormTest, TakesTheKernelForItsRows) {
   const int sms = profile_of(90).sm_count;
-  expect_plan(kSpec, tensors_of(1), RowsRegime::lone, Alignment::eight);
-  expect_plan(kSpec, tensors_of(sms / 8), RowsRegime::lone, Alignment::eight);
-  expect_plan(kSpec, tensors_of(sms / 8 + 1), RowsRegime::few, Alignment::eight);
-  expect_plan(kSpec, tensors_of(sms - 1), RowsRegime::few, Alignment::eight);
-  expect_plan(kSpec, tensors_of(sms), RowsRegime::many, Alignment::eight);
-  expect_plan(kSpec, tensors_of(1000000), RowsRegime::many, Alignment::eight);
+  expect_plan(kSpec, tensors_of(1), Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms / 8), Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms / 8 + 1), Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms - 1), Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms), Alignment::eight);
+  expect_plan(kSpec, tensors_of(1000000), Alignment::eight);
 }
 
 TEST_F(LayerNormTest, TakesTheKernelForItsAlignment) {
   Tensors tensors = tensors_of(200);
   tensors.x = memory(1, 4);
-  expect_plan(kSpec, tensors, RowsRegime::many, Alignment::one);
+  expect_plan(kSpec, tensors, Alignment::one);
   tensors = tensors_of(200);
   tensors.y = memory(2, 8);
-  expect_plan(kSpec, tensors, RowsRegime::many, Alignment::two);
+  expect_plan(kSpec, tensors, Alignment::two);
   tensors = tensors_of(200);
   tensors.weight = memory(3, 12);
-  expect_plan(kSpec, tensors, RowsRegime::many, Alignment::one);
+  expect_plan(kSpec, tensors, Alignment::one);
   tensors = tensors_of(200);
   tensors.y.outer = 4098;
-  expect_plan(kSpec, tensors, RowsRegime::many, Alignment::two);
+  expect_plan(kSpec, tensors, Alignment::two);
   tensors.rows = 1;  // then strides have no meaning
-  expect_plan(kSpec, tensors, RowsRegime::lone, Alignment::eight);
+  expect_plan(kSpec, tensors, Alignment::eight);
 }
 
 TEST_F(LayerNormTest, RunsOnTheCurrentDevice) {
@@ -134,7 +135,7 @@ TEST_F(LayerNormTest, LooksPointersUpUntilALaunchWasSound) {
 
   // Another kernel of the same spec starts anew.
   machine_.driver->set_allocation(memory(2), {.device_accessible = false});
-  EXPECT_TRUE(service_.layer_norm(kSpec, tensors_of(500), nullptr).ok());
+  EXPECT_TRUE(service_.layer_norm(kSpec, tensors_of(201), nullptr).ok());
   EXPECT_EQ(service_.layer_norm({.columns = 64}, {.x = memory(1), .y = memory(2), .rows = 1}, nullptr).code(),
             Code::WrongDevice);
 }

@@ -46,7 +46,7 @@ class Modes : public ::testing::Test {
 
   static Tensors tensors() {
     auto* const memory = reinterpret_cast<void*>(std::uintptr_t{1} << 20);
-    return {.x = memory, .y = memory, .rows = 500};
+    return {.x = memory, .y = memory, .rows = 100'000};
   }
   std::string launched() const { return machine_.driver->launches().back().kernel; }
   std::vector<std::string> events() const {
@@ -206,20 +206,23 @@ TEST_F(Modes, BatchInvariantKernelsAreOneForAnyNumberOfRows) {
 
 // Unaligned rows are fast for many rows, and their sums depend on where in memory a row begins.
 TEST_F(Modes, BatchInvariantKernelsHavePlansOfTheirOwn) {
-  const NormSpec spec = parse_spec("rmsnorm/cols=4099/f16/wb").value();
-  const Plan usual = choose(spec, profile_of(90), RowsRegime::many, Alignment::one);
-  const Plan invariant = choose(spec, profile_of(90), RowsRegime::many, Alignment::one, true);
+  NormSpec spec = parse_spec("rmsnorm/cols=49001/f16").value();
+  const auto plan_of = [&](bool batch_invariant) {
+    return choose(spec, profile_of(90), RowsRegime::many, Alignment::one, batch_invariant);
+  };
+  while (plan_of(false) == plan_of(true) && spec.columns < 60'000) spec.columns += 2;
+  const Plan usual = plan_of(false), invariant = plan_of(true);
   ASSERT_TRUE(usual.unaligned);
   ASSERT_NE(usual, invariant);
   Service eager = service(Mode::eager);
-  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 10'000})->plan(), usual);
-  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 10'000, .batch_invariant = true})->plan(), invariant);
+  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 100'000})->plan(), usual);
+  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 100'000, .batch_invariant = true})->plan(), invariant);
   EXPECT_EQ(eager.prepare(spec, {.rows_hint = 1, .batch_invariant = true})->plan(), invariant);
 
   Options options = machine_.options();
   options.batch_invariant = true;
   Service always(options, machine_.seams());
-  EXPECT_EQ(always.prepare(spec, {.rows_hint = 10'000})->plan(), invariant);
+  EXPECT_EQ(always.prepare(spec, {.rows_hint = 100'000})->plan(), invariant);
   const auto rendered = always.render(spec, profile_of(90), RowsRegime::few, Alignment::one);
   ASSERT_TRUE(rendered.ok());
   EXPECT_EQ(rendered->plan, invariant);
@@ -239,6 +242,30 @@ TEST_F(Modes, AMissInACaptureIsNotReady) {
   EXPECT_TRUE(eager.layer_norm(kSpec, tensors(), nullptr).ok()) << "ready now";
   ASSERT_TRUE(eager.prepare(kOther).ok());
   EXPECT_EQ(eager.layer_norm({.columns = -1}, tensors(), nullptr).code(), Code::BadDimension);
+}
+
+// Regimes may share a plan, and with it the kernel.
+TEST_F(Modes, ACaptureTakesTheKernelThatLaunchesOfAnotherRegimeHaveMadeReady) {
+  const DeviceProfile device = profile_of(90);
+  const auto plan_of = [&](RowsRegime regime) {
+    return choose(canonical(kSpec), device, regime, Alignment::eight);
+  };
+  Service eager = service(Mode::eager);
+  ASSERT_TRUE(eager.layer_norm(kSpec, tensors(), nullptr).ok());
+  machine_.driver->set_capturing(true);
+  int ready = 0;
+  for (const RowsRegime regime : kRowsRegimes) {
+    if (regime == RowsRegime::many) continue;
+    const bool same = plan_of(regime) == plan_of(RowsRegime::many);
+    Tensors others = tensors();
+    others.rows = most_rows(regime, kSpec, device);
+    EXPECT_EQ(eager.layer_norm(kSpec, others, nullptr).code(), same ? Code::Ok : Code::NotReady)
+        << name(regime);
+    ready += same;
+  }
+  EXPECT_EQ(machine_.compiles(), 1);
+  EXPECT_GT(ready, 0) << "this spec shows nothing";
+  EXPECT_LT(ready, std::ssize(kRowsRegimes) - 1) << "this spec shows nothing";
 }
 
 TEST_F(LazyModes, TheGenericKernelIsCapturedOnlyWhereThatIsAllowed) {

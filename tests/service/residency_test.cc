@@ -23,7 +23,7 @@ using ::testing::SizeIs;
 constexpr int kTooLarge = 720, kInvalidCluster = 912, kIllegalAddress = 700;
 constexpr std::int64_t kColumns[] = {16384, 32768, 65536, 131072, 262144, 1048576, 4194304};
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 40); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 44); }
 
 Tensors tensors_of(std::int64_t rows) {
   return {.x = memory(1), .y = memory(2), .rows = rows, .workspace = memory(7)};
@@ -37,11 +37,12 @@ struct Case {
   Plan chosen, fallback;
 };
 
-// As many rows as there must be for this regime; 0 if no number makes it.
+// As few rows as this regime has; 0 if no number makes it.
 std::int64_t rows_of(RowsRegime regime, const DeviceProfile& device) {
-  for (std::int64_t rows = 1; rows <= device.sm_count; ++rows)
-    if (regime_of(rows, device) == regime) return rows;
-  return 0;
+  std::int64_t before = 0;
+  for (const RowsRegime smaller : kRowsRegimes)
+    if (smaller < regime) before = most_rows(smaller, {.columns = 1}, device);
+  return regime_of(before + 1, device) == regime ? before + 1 : 0;
 }
 
 // The uses for which the planner lets blocks exchange in this way, on this device.

@@ -125,7 +125,9 @@ TEST(Service, UsesThatShareAPlanShareTheKernel) {
     FakeMachine machine;
     Service service = machine.service();
     const NormSpec spec{.columns = columns, .input = DType::f16};
-    for (const std::int64_t rows : {0, 1, 2, 131, 132, 1000000})
+    std::vector<std::int64_t> all_rows = {0};
+    for (const RowsRegime regime : kRowsRegimes) all_rows.push_back(most_rows(regime, spec, profile_of(90)));
+    for (const std::int64_t rows : all_rows)
       for (const int alignment : {2, 4, 8, 16, 256})
         for (const std::int64_t stride : {kContiguous, columns, columns + 1, columns + 2, columns + 8}) {
           const auto kernel = service.prepare(

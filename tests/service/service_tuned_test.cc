@@ -66,7 +66,7 @@ class ServiceTunedTest : public ::testing::Test {
   const DeviceProfile device_ = profile_of(90);
   const Plan kTuned = resident(512);
   const Plan rules_ = choose(kSpec, device_, RowsRegime::many, Alignment::eight);
-  const Tensors tensors_{.x = memory(1), .y = memory(2), .rows = 500};
+  const Tensors tensors_{.x = memory(1), .y = memory(2), .rows = 100'000};
 };
 
 TEST_F(ServiceTunedTest, ATunedPlanIsTakenWhereItWasMeasured) {

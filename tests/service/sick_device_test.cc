@@ -24,7 +24,7 @@ constexpr NormSpec kSpec{.columns = 4096}, kOther{.columns = 1000};
 constexpr NormSpec kShared{.columns = 1048576};
 
 void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 40); }
-Tensors tensors() { return {.x = memory(1), .y = memory(2), .rows = 200, .workspace = memory(3)}; }
+Tensors tensors() { return {.x = memory(1), .y = memory(2), .rows = 100'000, .workspace = memory(3)}; }
 
 // How a device may be sick.
 struct Illness {

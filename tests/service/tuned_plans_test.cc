@@ -246,7 +246,7 @@ TEST_F(TunedPlansTest, ListHasAllThatCanBeFoundAndNoKernels) {
                     shortest(kept.device.sm_count));
     EXPECT_EQ(process()->plans.find(kept.spec, kept.device, kept.regime, kept.alignment), kept.plan);
   }
-  EXPECT_THAT(found, ::testing::UnorderedElementsAre("256 many 132", "512 few 132", "1024 many 20"));
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre("256 many 132", "512 1/2 132", "1024 many 20"));
 }
 
 TEST_F(TunedPlansTest, AnEntrySaysWhatItIsFor) {

@@ -1004,9 +1004,9 @@ TEST(Canonical, KeepsOfAQuantizationWhatCounts) {
 // ---- The closed sets ----
 
 TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
-  for (const DTypeRow& in : kDTypes)
-    for (const DTypeRow& out : kDTypes)
-      for (const DTypeRow& w : kDTypes)
+  for (const auto& in : kDTypes)
+    for (const auto& out : kDTypes)
+      for (const auto& w : kDTypes)
         for (const Choice<Affine>& affine : kAffines) {
           const NormSpec spec{.columns = 64,
                               .input = in.value,
@@ -1014,7 +1014,7 @@ TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
                               .weight = w.value,
                               .affine = affine.value};
           const bool weights = affine.value != Affine::none;
-          const bool wide = in.size == 8 || out.size == 8 || (weights && w.size == 8);
+          const bool wide = size_of(in.value) == 8 || size_of(out.value) == 8 || (weights && size_of(w.value) == 8);
           EXPECT_EQ(compute_type(spec), wide ? DType::f64 : DType::f32);
         }
 }

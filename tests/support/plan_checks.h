@@ -34,11 +34,11 @@ void for_random_specs(std::uint64_t count, Make make, Check check) {
   }
 }
 
-// And check(spec, device, regime, alignment) with each way to use them.
+// And check(spec, device, regime, alignment) with each alignment and some of the regimes.
 template <class Make, class Check>
 void for_random_uses(std::uint64_t count, Make make, Check check) {
-  for_random_specs(count, make, [&](const NormSpec& spec, const DeviceProfile& device, Random&) {
-    for (const RowsRegime regime : kRowsRegimes)
+  for_random_specs(count, make, [&](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+    for (const RowsRegime regime : {RowsRegime::lone, random.one_of(kRowsRegimes), RowsRegime::many})
       for (const Alignment alignment : kAlignments) {
         SCOPED_TRACE(testing::Message()
                      << name(regime) << " rows, alignment " << static_cast<int>(alignment));

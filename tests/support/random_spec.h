@@ -35,6 +35,10 @@ class Random {
   const T& one_of(const T (&values)[n]) {
     return values[below(n)];
   }
+  template <class T, std::size_t n>
+  const T& one_of(const std::array<T, n>& values) {
+    return values[below(n)];
+  }
 
  private:
   std::mt19937_64 engine_;

@@ -26,12 +26,15 @@ constexpr std::size_t kTogether = 16, kLanes = 4, kVectors = kTogether / kLanes;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
 
-// The features of some plans, by feature.
+// The features of some plans of one launch, by feature.
 struct alignas(Floats) Together {
-  std::array<std::array<float, kTogether>, kFeatures> values{};
+  std::array<std::array<float, kTogether>, kFeatures> values;
 
+  explicit Together(const Features& common) {
+    for (std::size_t f = 0; f < kFeatures; ++f) values[f].fill(common.values[f]);
+  }
   void set(std::size_t i, const Features& features) {
-    for (std::size_t f = 0; f < kFeatures; ++f) values[f][i] = features.values[f];
+    for (std::size_t f = kFeaturesOfLaunch; f < kFeatures; ++f) values[f][i] = features.values[f];
   }
   Floats vector(std::size_t feature, std::size_t v) const {
     Floats lanes;
@@ -92,7 +95,7 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   for (const Plan& plan : plans) features.push_back(launch.of(plan));
   // Adds what these trees say of the plans with these indices.
   const auto add = [&](std::span<const std::size_t> those, std::span<const Tree> say) {
-    Together together;
+    Together together(launch.common());
     for (std::size_t begin = 0; begin < those.size(); begin += kTogether) {
       const std::size_t count = std::min(kTogether, those.size() - begin);
       for (std::size_t i = 0; i < count; ++i) together.set(i, features[those[begin + i]]);
@@ -145,7 +148,7 @@ std::string_view why(const Plan& plan, const PlanUse& use) {
   // The plan as it is, and without each reason.
   constexpr std::size_t kCases = std::size(kReasons) + 1;
   static_assert(kCases <= kTogether);
-  Together cases;
+  Together cases(features);
   for (std::size_t i = 0; i < kCases; ++i) {
     Features without = features;
     if (i > 0) {

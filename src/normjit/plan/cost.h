@@ -23,13 +23,16 @@ struct PlanUse {
   Alignment alignment;
   bool batch_invariant = false;
 
-  // A number of rows that stands for the regime. `many` rows keep the memory busy for a long time.
+  // A number of rows that stands for the regime: the middle between its least and its most, but no more than
+  // keep the memory busy for a long time, which `many` rows do.
   std::int64_t rows() const {
-    constexpr std::int64_t kLong = std::int64_t{2} << 20;  // bytes of a multiprocessor
-    const int together = spec.channels_first ? kRowsTogether : 1;
+    constexpr std::int64_t kLong = std::int64_t{512} << 10;  // bytes of a multiprocessor
+    const std::int64_t together = spec.channels_first ? kRowsTogether : 1;
     if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 25) * together;
-    if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2) * together;
-    return device.sm_count * std::max<std::int64_t>(16 * together, kLong / row_bytes());
+    const std::int64_t most = device.sm_count * std::max(16 * together, kLong / row_bytes());
+    if (regime == RowsRegime::many) return most;
+    const auto before = static_cast<RowsRegime>(static_cast<int>(regime) - 1);
+    return std::clamp(most_rows(before, spec, device) * 7 / 5, together, most);
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
 };

@@ -28,7 +28,8 @@ LaunchFeatures::LaunchFeatures(const NormSpec& spec, const DeviceProfile& device
       device_(device),
       rows_(rows),
       weight_bytes_(spec.affine == Affine::none ? 0 : size_of(spec.weight)),
-      read_bytes_(read_bytes(spec)) {
+      read_bytes_(read_bytes(spec)),
+      widest_element_(std::max(widest_element(spec), weight_bytes_)) {
   Features& f = common_;
   const double sms = device.sm_count;
   const std::int64_t moved = read_bytes_ + written_bytes(spec);
@@ -67,7 +68,7 @@ Features LaunchFeatures::of(const Plan& plan) const {
   f[Feature::log_row_threads] = log2_of(plan.threads_per_row);
   const int access = plan.vector * size_of(spec.input);
   f[Feature::access_bytes] = static_cast<float>(access);
-  f[Feature::widest_access] = static_cast<float>(plan.vector * std::max(widest_element(spec), weight_bytes_));
+  f[Feature::widest_access] = static_cast<float>(plan.vector * widest_element_);
   f[Feature::per_thread] = static_cast<float>(plan.per_thread);
   f[Feature::elements] = static_cast<float>(plan.per_thread * plan.vector * rows_per_thread(plan));
   f[Feature::blocks] = static_cast<float>(plan.blocks_per_sm);
@@ -78,13 +79,14 @@ Features LaunchFeatures::of(const Plan& plan) const {
   f[Feature::held] = static_cast<float>(held_registers(plan, spec));
   f[Feature::spare] = static_cast<float>(registers - needed_registers(plan, spec, device_.arch));
 
+  const double shared = static_cast<double>(shared_bytes(plan, spec)) * plan.blocks_per_sm;
   const double span = static_cast<double>(columns_per_block(plan));
   const double columns = static_cast<double>(spec.columns);
   const double own = std::ceil(columns / plan.blocks_per_row);  // of a block
   const double pieces = std::max(1.0, std::ceil(own / span));
   const double in_rows = static_cast<double>(rows_per_block(plan));
   f[Feature::log_in_flight] =
-      log2_of(ring ? static_cast<double>(shared_bytes(plan, spec)) * plan.blocks_per_sm
+      log2_of(ring ? shared
                    : static_cast<double>(threads) * plan.per_thread * plan.vector * rows_per_thread(plan) *
                          read_bytes_);
   f[Feature::idle] =
@@ -105,8 +107,7 @@ Features LaunchFeatures::of(const Plan& plan) const {
   f[Feature::ring_rows] = static_cast<float>(!ring        ? 0
                                              : persistent ? std::min(32.0, plan.stages / pieces)
                                                           : plan.stages);
-  f[Feature::shared_kib] =
-      static_cast<float>(static_cast<double>(shared_bytes(plan, spec)) * plan.blocks_per_sm / 1024);
+  f[Feature::shared_kib] = static_cast<float>(shared / 1024);
   const bool planes = plan.strategy == Strategy::channels_first;
   f[Feature::log_run] =
       log2_of(planes ? in_rows * size_of(spec.input) : static_cast<double>(plan.threads_per_row) * access);

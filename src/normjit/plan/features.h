@@ -73,6 +73,8 @@ inline constexpr std::string_view kFeatureNames[] = {
 #undef NORMJIT_TEXT
 };
 inline constexpr std::size_t kFeatures = std::size(kFeatureNames);
+// The first of them are of the launch, and the same for all its plans.
+inline constexpr auto kFeaturesOfLaunch = static_cast<std::size_t>(Feature::in_warps);
 
 struct Features {
   std::array<float, kFeatures> values{};
@@ -87,13 +89,15 @@ class LaunchFeatures {
  public:
   LaunchFeatures(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows);
   Features of(const Plan& plan) const;
+  const Features& common() const { return common_; }  // what all plans share
 
  private:
   const NormSpec& spec_;
   const DeviceProfile& device_;
   const std::int64_t rows_;
   const int weight_bytes_, read_bytes_;  // of a column of a vector, of all rows that are read
-  Features common_;                      // what all plans share
+  const int widest_element_;             // of them and all rows
+  Features common_;
 };
 
 }  // namespace normjit

@@ -22,6 +22,7 @@ inline constexpr std::int64_t kMeetingBytes = plan_math::kHeaderBytes +
 
 inline constexpr int kWarp = 32;
 inline constexpr int kRowsTogether = 64;  // rows that count as one with channels first: RowsRegime
+inline constexpr int kMultiprocessorsOfLoneRow = 8;  // at least: RowsRegime::lone
 inline constexpr int kMaxCluster = 8;     // blocks of a cluster that every GPU with clusters supports
 using plan_math::ceil_div;
 

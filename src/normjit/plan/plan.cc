@@ -288,11 +288,17 @@ RowsRegime regime_of(const NormSpec& spec, std::int64_t rows, const DeviceProfil
 }
 
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
-  // Of forward norms that the fit has not seen, the model's choice is slower than the best by 2.4 % with 8,
-  // and by 2.7 % with 16.
-  constexpr int kSmsPerLoneRow = 8;
-  if (rows <= device.sm_count / kSmsPerLoneRow) return RowsRegime::lone;
-  return rows < device.sm_count ? RowsRegime::few : RowsRegime::many;
+  // Eighths of a row for each multiprocessor. Regime k has up to 2^k of them.
+  const std::int64_t most = std::int64_t{device.sm_count} << static_cast<int>(RowsRegime::many);
+  const std::int64_t eighths = (kMultiprocessorsOfLoneRow * std::clamp(rows, std::int64_t{1}, most) - 1) / device.sm_count;
+  return std::min(RowsRegime::many,
+                  static_cast<RowsRegime>(std::bit_width(static_cast<std::uint64_t>(eighths))));
+}
+
+std::int64_t most_rows(RowsRegime regime, const NormSpec& spec, const DeviceProfile& device) noexcept {
+  if (regime == RowsRegime::many) return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t eighths = std::int64_t{device.sm_count} << static_cast<int>(regime);
+  return eighths / kMultiprocessorsOfLoneRow * (spec.channels_first ? kRowsTogether : 1);
 }
 
 Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept {

@@ -71,8 +71,22 @@ std::string_view current(std::string_view word) {
 std::string_view name(Strategy strategy) noexcept { return name_in(kStrategyNames, strategy); }
 std::string_view name(Exchange exchange) noexcept { return name_in(kExchangeNames, exchange); }
 std::string_view name(RowsRegime regime) noexcept {
-  constexpr std::string_view kNames[] = {"lone", "few", "many"};
+  constexpr std::string_view kNames[] = {"lone", "1/4", "1/2", "1",   "2",   "4",   "8",
+                                         "16",   "32",  "64",  "128", "256", "512", "many"};
+  static_assert(std::size(kNames) == kRowsRegimes.size());
   return name_in(kNames, regime);
+}
+
+std::string rows_text(RowsRegime first, RowsRegime last, const NormSpec& spec, const DeviceProfile& device) {
+  const std::int64_t before =
+      first == RowsRegime::lone
+          ? 0
+          : most_rows(static_cast<RowsRegime>(static_cast<int>(first) - 1), spec, device);
+  const std::int64_t most = most_rows(last, spec, device);
+  if (most <= before) return "no";
+  if (last == RowsRegime::many)
+    return before == 0 ? std::string("all") : concat({shortest(before + 1), " and more"});
+  return concat({shortest(before + 1), " to ", shortest(most)});
 }
 
 std::string to_text(const Plan& plan) {

@@ -244,10 +244,14 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
     return found->kernel;
   }
   const std::string spec = to_text(use.spec), arch = profile.arch.name();
-  if (!found && unless_capturing && driver->is_capturing(*unless_capturing))
-    return Error{Code::NotReady, concat({spec, ": ", Status{Code::NotReady}.message()})};
-
   const std::vector<Attempt> all = attempts(use, profile, tuned);
+  if (!found && unless_capturing && driver->is_capturing(*unless_capturing)) {
+    for (const auto& [plan, because] : all)  // launches of another regime may have made it ready
+      if (because != Because::generic)
+        if (const auto kernel = in_memory({spec, to_text(plan), use.device, false}))
+          return by_use_.insert(key, *kernel).kernel;
+    return Error{Code::NotReady, concat({spec, ": ", Status{Code::NotReady}.message()})};
+  }
   Demand demand{.may_wait = options.mode != Mode::lazy};
   Error outcome;
   do {
@@ -307,16 +311,20 @@ Result<std::size_t> Service::Impl::workspace_bytes(const NormSpec& spec) {
   return workspaces_.try_emplace(key, most).first->second;
 }
 
+std::optional<Kernel> Service::Impl::in_memory(const Key& key) {
+  const std::shared_lock lock(mutex_);
+  const auto found = by_plan_.find(key);
+  if (found == by_plan_.end()) return {};
+  return found->second;
+}
+
 Result<Made> Service::Impl::kernel_of(const NormSpec& spec, const Plan& plan, int device,
                                       const DeviceProfile& profile, Demand demand) {
   const Key key{to_text(spec), to_text(plan), device, !demand.may_compile};
   return flights_.run({key, demand.may_wait}, [&]() -> Result<Made> {
-    {
-      const std::shared_lock lock(mutex_);
-      if (const auto found = by_plan_.find(key); found != by_plan_.end()) {
-        if (!key.is_fallback) meter->hit();
-        return Made{found->second};
-      }
+    if (const auto found = in_memory(key)) {
+      if (!key.is_fallback) meter->hit();
+      return Made{*found};
     }
     auto made = make_ready(spec, plan, device, profile, demand);
     if (!made || !made->kernel) return made;

@@ -60,7 +60,7 @@ class [[gnu::visibility("hidden")]] Service::Impl {
                             const LaunchOptions& options);
 
   // The kernel that serves a use: out of memory, or the first of its attempts (impl.cc) that can be made
-  // ready. NotReady if there is none in memory and `unless_capturing` is a stream that is being captured.
+  // ready. While the stream `unless_capturing` is captured one in memory alone, else NotReady.
   Result<Kernel> kernel_for(const Use& use, const DeviceProfile& profile,
                             std::optional<Stream> unless_capturing = {});
   // The kernel of a plan: out of memory, or made ready.
@@ -132,6 +132,9 @@ class [[gnu::visibility("hidden")]] Service::Impl {
     bool may_wait;
     auto operator<=>(const Request&) const = default;
   };
+
+  // The kernel, if it has been made ready.
+  std::optional<Kernel> in_memory(const Key& key);
 
   KernelTable by_use_;
   // Guards only the maps: never held across a compile, a file access or a driver call.

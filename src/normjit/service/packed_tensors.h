@@ -86,9 +86,9 @@ struct PackedTensors {
 // The binary logarithms of the sizes of the dtypes.
 inline constexpr auto kLog2Sizes = [] {
   std::array<std::uint8_t, std::size(kDTypes)> all{};
-  for (const DTypeRow& row : kDTypes)
+  for (const auto& row : kDTypes)
     all[static_cast<std::size_t>(row.value)] =
-        static_cast<std::uint8_t>(std::countr_zero(static_cast<unsigned>(row.size)));
+        static_cast<std::uint8_t>(std::countr_zero(static_cast<unsigned>(size_of(row.value))));
   return all;
 }();
 

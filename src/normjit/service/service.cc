@@ -73,12 +73,12 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   }
   const auto alignment = alignment_of(canonical, options);
   if (!alignment) return alignment.error();
-  const std::int64_t rows = options.rows_hint == 0 ? profile.sm_count : options.rows_hint;
   // With a workspace: the kernel says how much it needs.
   const bool invariant = options.batch_invariant || impl_->options.batch_invariant;
+  const bool many = options.rows_hint == 0;
   const Use use{.spec = canonical,
                 .device = device,
-                .regime = Use::regime_for(canonical, rows, profile, invariant),
+                .regime = Use::regime_for(canonical, options.rows_hint, profile, invariant || many),
                 .alignment = *alignment,
                 .workspace = true,
                 .grouped_rows = needs_grouped_rows(canonical, options.grouped_rows),

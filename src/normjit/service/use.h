@@ -43,7 +43,7 @@ class UseKey {
 
   // The bits of each fact: the fields of the spec, then device, regime, alignment, and the three switches.
   static constexpr auto kBits = std::apply(
-      [](const auto&... field) { return std::array{field.bits()..., 16, 2, 4, 1, 1, 1}; }, kFields);
+      [](const auto&... field) { return std::array{field.bits()..., 16, 4, 4, 1, 1, 1}; }, kFields);
 
  public:
   // Bits that no fact needs yet.

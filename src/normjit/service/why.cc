@@ -156,25 +156,42 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
     if (known == reports.end()) reports.push_back(report_on(spec, device, plan));
     return index;
   };
+  // Of each report, the alignments that it serves in regimes side by side.
+  struct Served {
+    RowsRegime first, last;
+    std::string alignments;
+  };
+  std::map<std::size_t, std::vector<Served>> served;
   for (const RowsRegime regime : kRowsRegimes) {
     if (uses.batch_invariant && regime != RowsRegime::many) continue;
-    std::map<std::size_t, std::string> served;  // report: alignments
+    const RowsRegime first = uses.batch_invariant ? RowsRegime::lone : regime;
+    std::map<std::size_t, std::string> now;
     for (const Alignment alignment : kAlignments) {
       const auto tuned =
           uses.batch_invariant ? std::optional<Plan>() : impl_->tuned.find(spec, device, regime, alignment);
       const Plan plan =
           in_groups(tuned ? *tuned : choose(spec, device, regime, alignment, uses.batch_invariant), spec,
                     uses.grouped_rows);
-      std::string& alignments = served[index_of(plan)];
+      std::string& alignments = now[index_of(plan)];
       alignments += concat(
           {alignments.empty() ? "" : " or ", shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
     }
-    for (const auto& [index, alignments] : served) {
-      std::string& served_uses = reports[index].uses;
-      served_uses += concat({served_uses.empty() ? "" : "; ", uses.batch_invariant ? "all" : name(regime),
-                             " rows, alignment ", alignments});
+    for (const auto& [index, alignments] : now) {
+      std::vector<Served>& runs = served[index];
+      const bool goes_on = !runs.empty() && runs.back().alignments == alignments &&
+                           static_cast<int>(runs.back().last) + 1 == static_cast<int>(regime);
+      if (goes_on)
+        runs.back().last = regime;
+      else
+        runs.push_back({first, regime, alignments});
     }
   }
+  for (const auto& [index, runs] : served)
+    for (const Served& run : runs) {
+      std::string& text = reports[index].uses;
+      text += concat({text.empty() ? "" : "; ", rows_text(run.first, run.last, spec, device),
+                      " rows, alignment ", run.alignments});
+    }
   for (const Alignment alignment : kAlignments) {
     const Plan plan =
         in_groups(choose(spec, device, RowsRegime::many, alignment, true), spec, uses.grouped_rows);

@@ -191,7 +191,6 @@ std::string_view name(Also also) noexcept { return name_of(also); }
 std::string_view name(Affine affine) noexcept { return name_of(affine); }
 std::string_view name(Need need) noexcept { return name_of(need); }
 std::string_view name(Activation activation) noexcept { return name_of(activation); }
-int size_of(DType dtype) noexcept { return is_in_set(dtype) ? row_of(dtype)->size : 0; }
 
 bool operator==(const NormSpec& a, const NormSpec& b) noexcept {
   bool equal = true;

@@ -20,15 +20,10 @@ struct Choice {
   std::string_view name;      // in spec texts
   std::string_view constant;  // in templates
 };
-struct DTypeRow : Choice<DType> {
-  int size;  // bytes
-};
-inline constexpr DTypeRow kDTypes[] = {
-    {{DType::f16, "f16", "F16"}, 2},    {{DType::bf16, "bf16", "BF16"}, 2},
-    {{DType::f32, "f32", "float"}, 4},  {{DType::f64, "f64", "double"}, 8},
-    {{DType::e4m3, "e4m3", "E4M3"}, 1}, {{DType::e5m2, "e5m2", "E5M2"}, 1},
-    {{DType::s8, "s8", "S8"}, 1},       {{DType::e2m1, "e2m1", "E2M1"}, 1},
-    {{DType::e8m0, "e8m0", "E8M0"}, 1},
+inline constexpr Choice<DType> kDTypes[] = {
+    {DType::f16, "f16", "F16"},    {DType::bf16, "bf16", "BF16"}, {DType::f32, "f32", "float"},
+    {DType::f64, "f64", "double"}, {DType::e4m3, "e4m3", "E4M3"}, {DType::e5m2, "e5m2", "E5M2"},
+    {DType::s8, "s8", "S8"},       {DType::e2m1, "e2m1", "E2M1"}, {DType::e8m0, "e8m0", "E8M0"},
 };
 // The first of them may be inputs, too.
 inline constexpr std::size_t kInputDTypes = 4;
