@@ -123,8 +123,8 @@ std::string text_of(const ShowReport& report) {
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
     const RowsRegime regime = regime_of(report.spec, report.rows, report.device);
-    text += "rows       " + std::to_string(report.rows) + ", in the regime of " +
-            rows_text(regime, regime, report.spec, report.device) + "\n";
+    text += "rows       " + std::to_string(report.rows) + ", planned as one of " +
+            (report.batch_invariant ? "all" : rows_text(regime, regime, report.spec, report.device)) + "\n";
   }
   std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "tuned", "id", "plan"};
   if (report.rows > 0) headings.push_back(">blocks");
