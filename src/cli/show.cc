@@ -123,7 +123,7 @@ std::string text_of(const ShowReport& report) {
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
     const RowsRegime regime = regime_of(report.spec, report.rows, report.device);
-    text += "rows       " + std::to_string(report.rows) + ", planned as one of " +
+    text += "rows       " + std::to_string(report.rows) + ", planned as " +
             (report.batch_invariant ? "all" : rows_text(regime, regime, report.spec, report.device)) + "\n";
   }
   std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "tuned", "id", "plan"};
