@@ -28,7 +28,7 @@ bool is_right(normjit::Service& service, int ordinal) {
   const float* x = gpu.upload(input);
   float* y = gpu.upload(std::vector<float>(input.size(), -1.0f));
 
-  const auto kernel = service.prepare(kSpec);  // for the current context's GPU
+  const auto kernel = service.prepare(kSpec, {.rows_hint = kRows});  // for the current context's GPU
   if (!kernel) {
     std::fprintf(stderr, "GPU %d: %s\n", ordinal, kernel.error().message.c_str());
     return false;

@@ -102,7 +102,7 @@ def folds(data):
 
 
 def judged(data, typical, settings, share=1.0):
-    """The choice of each layer by a model that has not seen it, but this share of the others."""
+    """The choice of each layer by a model that was fitted to this share of the layers in the other parts."""
     parts = []
     for part in folds(data):
         seen = data[~data.group.isin(part)]

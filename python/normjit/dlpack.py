@@ -243,7 +243,7 @@ def norm(spec: str, *, stream: Any = None, workspace: Any = None, batch_invarian
 
     The GPU of the arrays must be the current one of the thread, and the arrays must live until the launch has ended; an
     allocator that frees in the order of the stream, as CuPy's and PyTorch's do, sees to that. A first call in a stream
-    that is being captured fails: call once before.
+    that is being captured fails: call once with as many rows before.
     Raises ValueError or TypeError for operands that do not fit, and normjit's own RuntimeError for what the library
     refuses; nothing is launched then, nor where x has no rows, of which dweight and dbias are 0."""
     problem = _problem(spec)

@@ -53,7 +53,7 @@ std::string text_of(const std::vector<EntryReport>& entries, const Options& sett
     } else if (entry.code == "plan") {
       cells[1] = entry.arch;
       cells.insert(cells.end(), {"tuned", entry.spec,
-                                 entry.plan + " for regime " + entry.regime + ", alignment " + entry.alignment +
+                                 entry.plan + " for the row regime " + entry.regime + ", alignment " + entry.alignment +
                                      " on " + entry.device});
     } else {
       cells[1] = entry.arch;

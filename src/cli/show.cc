@@ -123,7 +123,7 @@ std::string text_of(const ShowReport& report) {
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
     const RowsRegime regime = regime_of(report.spec, report.rows, report.device);
-    text += "rows       " + std::to_string(report.rows) + ", planned as " +
+    text += "rows       " + std::to_string(report.rows) + "; its plan is for " +
             (report.batch_invariant ? "all" : rows_text(regime, regime, report.spec, report.device)) + "\n";
   }
   std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "tuned", "id", "plan"};
@@ -172,7 +172,8 @@ std::string json_of(const ShowReport& report) {
       .add("uses", Json::array(report.uses, use_json));
   if (report.rows > 0) {
     json.add("rows", report.rows)
-        .add("regime", name(regime_of(report.spec, report.rows, report.device)))
+        .add("regime",
+             name(Use::regime_for(report.spec, report.rows, report.device, report.batch_invariant)))
         .add("contiguous_alignment", static_cast<int>(report.contiguous))
         .add("choice", candidate_json(report.weighed.front()))
         .add("alternatives", Json::array(std::span(report.weighed).subspan(1), candidate_json));

@@ -26,9 +26,9 @@ MeasuredUse use_of_model(const NormSpec& spec, MeasuredUse use) {
   return {.sample = 1, .plane = use.plane > 0 ? use.plane : kPlane};
 }
 
-// Each spec with rows as one token has, a small batch, and a large one, but of a regime once.
+// Each spec with rows as one token has, a small batch, and a large one; at most one of each regime.
 std::vector<WantedCase> typical_cases(const std::vector<NormSpec>& specs, const DeviceProfile& profile,
-                                         const MeasuredUse& given) {
+                                      const MeasuredUse& given) {
   std::vector<WantedCase> cases;
   for (const NormSpec& spec : specs) {
     const MeasuredUse use = use_of_model(spec, given);
@@ -107,9 +107,9 @@ int tune(const TuneCommand& options) {
   if (options.random > 0) return tune_random(options);
   const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty()) return fail(kUsage, "there is nothing to tune: the manifest is empty");
-  const bool model = !options.manifests.empty(), all_kinds = model && options.rows.empty();
+  const bool model = !options.manifests.empty(), all_typical = model && options.rows.empty();
   std::vector<WantedCase> wanted;
-  if (!all_kinds)
+  if (!all_typical)
     for (const auto& [spec, rows] : measured_cases(specs, options.rows, options.use.plane))
       wanted.push_back({spec, rows, model ? use_of_model(spec, options.use) : options.use});
   const Options settings = service_options(options);
@@ -124,7 +124,7 @@ int tune(const TuneCommand& options) {
   Service& service = *helped.service;
   const DeviceProfile profile = service.device(options.device).value();
   Copies copies(settings, gpu, profile);
-  if (all_kinds) wanted = typical_cases(specs, profile, options.use);
+  if (all_typical) wanted = typical_cases(specs, profile, options.use);
   const Trials trials{.top = options.top.value_or(model ? kTopOfModel : 0)};
   std::vector<Case> cases;
   for (const auto& [spec, rows, use] : wanted) {
@@ -217,8 +217,8 @@ void add_tune(CommandLine& line) {
 
 All plans, or so many of them, are measured in five replays, or in one where a plan takes more than four times as long as
 the best before it; then the best five, and the one that the planner's rules choose, as bench does. A plan that is more than
-1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this profile take it for this spec, alignment and kind of row count (lone, few or many), and prebuild builds it. Of several
---rows of one kind the last one decides. "model" is the time that the planner expects over that of its choice.
+1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this profile take it for this spec and alignment and the regime of the rows, which the output names, and prebuild builds it.
+Of several --rows of one regime the last one decides. "model" is the time that the planner expects over that of its choice.
 
 With --random the layers are drawn, other ones for each seed: all dtypes, widths and operations, of one row to 256 MB.
 Of each the 8 plans that the model ranks first and 6 others are timed, and the times are added to a file. It shows how

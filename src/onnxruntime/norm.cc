@@ -157,6 +157,8 @@ void Norm::prepare(const OrtKernelInfo* info, int device) {
 
   normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
   options.device = device_;
+  constexpr std::int64_t kTypicalRows = 1024;  // where the model does not say how many
+  options.rows_hint = kTypicalRows;
   const Shape x = static_shape_of_x(info);
   if (x.rank() > 0 && std::all_of(x.begin(), x.end(), [](std::int64_t size) { return size > 0; })) {
     options.rows_hint = elements_of(x) / spec_.columns;

@@ -93,7 +93,7 @@ TEST_F(ToolTune, ListShowsATunedPlanAsSuch) {
   const ToolRun text = run({"list"});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("tuned"));
-  EXPECT_THAT(text.out, HasSubstr("for regime many, alignment 8 on sm_90"));
+  EXPECT_THAT(text.out, HasSubstr("for the row regime many, alignment 8 on sm_90"));
   const Json report = Json::parse(run({"list", "--json"}).out);
   EXPECT_EQ(report.at("damaged"), 0);
   const Json& entry = report.at("entries").at(0);

@@ -106,8 +106,10 @@ TEST_F(TuneGpuTest, AnOlderPlanIsReplaced) {
                   .threads_per_row = 1024,
                   .vector = 1,
                   .per_thread = 4};
+  const DeviceProfile device = service().device().value();
+  const RowsRegime regime = regime_of(kRows, device);
   ASSERT_TRUE(Service(options(directory_.path()))
-                  .remember({.spec = kSpec, .device = service().device().value(), .plan = slow})
+                  .remember({.spec = kSpec, .device = device, .regime = regime, .plan = slow})
                   .ok());
   EXPECT_EQ(plan_of_a_checked_run(), to_text(slow)) << "until then it is taken";
   const Json result = tune({"--top", "3"});

@@ -131,12 +131,16 @@ TEST_P(FormerVersion, TunedPlansAreTaken) {
   Service one = service();
   for (const auto& [text, plan] : kTuned) {
     const NormSpec spec = parse_spec(text).value();
-    const Plan rules = choose(spec, profile_of(90), RowsRegime::many, Alignment::eight);
+    const RowsRegime measured = regime_of(4096, profile_of(90));
+    const Plan rules = choose(spec, profile_of(90), measured, Alignment::eight);
     EXPECT_NE(to_text(rules), plan) << "or this test shows nothing";
-    const auto tuned = one.tuned(spec, profile_of(90), RowsRegime::many, Alignment::eight).value();
-    ASSERT_TRUE(tuned) << text;
-    EXPECT_EQ(to_text(*tuned), plan);
-    const RenderedKernel taken = one.render(spec, profile_of(90), RowsRegime::many, Alignment::eight).value();
+    for (const RowsRegime regime : kRowsRegimes) {
+      const auto tuned = one.tuned(spec, profile_of(90), regime, Alignment::eight).value();
+      const bool is_named_so = regime == RowsRegime::many;
+      ASSERT_EQ(tuned.has_value(), regime == measured || is_named_so) << text << " " << name(regime);
+      if (tuned) EXPECT_EQ(to_text(*tuned), plan);
+    }
+    const RenderedKernel taken = one.render(spec, profile_of(90), measured, Alignment::eight).value();
     EXPECT_EQ(to_text(taken.plan), plan);
   }
   expect_untouched();
@@ -184,7 +188,7 @@ TEST_P(FormerVersion, ItsManifestAndMissLogArePrebuilt) {
     EXPECT_EQ(report.compiled, report.requested) << report.failed << " failed";
   }
   // The tuned plan of a spec of the miss log is among them.
-  const Kernel kernel = one.prepare(parse_spec(kTuned[0].spec).value()).value();
+  const Kernel kernel = one.prepare(parse_spec(kTuned[0].spec).value(), {.rows_hint = 4096}).value();
   EXPECT_EQ(to_text(kernel.plan()), kTuned[0].plan);
   EXPECT_EQ(kernel.origin(), Origin::memory);
   expect_untouched();

@@ -149,7 +149,8 @@ const Story kStories[] = {
      [](ServiceScene& scene) {
        const DeviceProfile device = profile_of(90);
        const NormSpec few_plans{.columns = 3};
-       const auto report = scene.service().prebuild({&few_plans, 1}, {&device, 1}, {.jobs = 1, .progress = {}});
+       const auto report =
+           scene.service().prebuild({&few_plans, 1}, {&device, 1}, {.jobs = 1, .progress = {}});
        EXPECT_TRUE(report.ok());
        EXPECT_EQ(report->failed, 0);
        EXPECT_EQ(report->cached + report->compiled, report->requested);

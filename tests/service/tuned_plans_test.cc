@@ -121,7 +121,7 @@ TEST_F(TunedPlansTest, ServeTheUseThatTheyWereMeasuredForAndNoOther) {
   EXPECT_EQ(find(kSpec, device_, RowsRegime::many, Alignment::eight), resident(256));
 }
 
-TEST_F(TunedPlansTest, ALookUpOpensOneFileOnceAndWritesNothing) {
+TEST_F(TunedPlansTest, ALookUpOpensItsFilesOnceAndWritesNothing) {
   ASSERT_TRUE(process()->plans.store(tuned(256)).ok());
   const auto reader = process();
   for (const RowsRegime regime : {RowsRegime::many, RowsRegime::few}) {
@@ -129,7 +129,7 @@ TEST_F(TunedPlansTest, ALookUpOpensOneFileOnceAndWritesNothing) {
     files_->forget();
     const auto first = reader->plans.find(kSpec, device_, regime, Alignment::eight);
     EXPECT_EQ(first.has_value(), regime == RowsRegime::many);
-    EXPECT_EQ(files_->count(Kind::open), 1);
+    EXPECT_EQ(files_->count(Kind::open), regime == RowsRegime::many ? 1 : 2) << "one of 0.1, too";
     EXPECT_EQ(files_->count(Kind::list), 0);
     EXPECT_EQ(files_->writes(), 0);
     files_->forget();

@@ -1014,7 +1014,8 @@ TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
                               .weight = w.value,
                               .affine = affine.value};
           const bool weights = affine.value != Affine::none;
-          const bool wide = size_of(in.value) == 8 || size_of(out.value) == 8 || (weights && size_of(w.value) == 8);
+          const bool wide =
+              size_of(in.value) == 8 || size_of(out.value) == 8 || (weights && size_of(w.value) == 8);
           EXPECT_EQ(compute_type(spec), wide ? DType::f64 : DType::f32);
         }
 }

@@ -467,16 +467,19 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
     const Plan plan = in_groups(chosen, spec, uses.grouped_rows);
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
   };
-  for (const RowsRegime regime : kRowsRegimes) {
-    if (uses.batch_invariant && regime != RowsRegime::many) continue;
-    int planned = 0;  // the aligned elements that plans were made for last
-    for (const Alignment alignment : kAlignments) {
-      const int aligned = aligned_elements(spec, alignment);
-      if (aligned == planned) continue;
-      planned = aligned;
+  const DeviceProfile known = default_device(device);
+  int planned = 0;  // the aligned elements that plans were made for last
+  for (const Alignment alignment : kAlignments) {
+    const int aligned = aligned_elements(spec, alignment);
+    if (std::exchange(planned, aligned) == aligned) continue;
+    std::int64_t typical = 0;  // the rows that the last regime stands for; the next may stand for as many
+    for (const RowsRegime regime : kRowsRegimes) {
+      if (uses.batch_invariant && regime != RowsRegime::many) continue;
+      const std::int64_t rows = PlanUse{spec, known, regime, alignment}.rows();
+      const bool same = std::exchange(typical, rows) == rows;
       for (const bool invariant : {false, true}) {
         const bool differs = regime == RowsRegime::many && realigns(spec, alignment);
-        if (uses.batch_invariant ? !invariant : invariant && !differs) continue;
+        if (uses.batch_invariant ? !invariant : invariant ? !differs : same) continue;
         const Plan best = choose(spec, device, regime, alignment, invariant);
         add(best);
         if (best.exchange != Exchange::none) add(fallback(spec, device, regime, alignment, invariant));

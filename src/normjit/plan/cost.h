@@ -24,7 +24,7 @@ struct PlanUse {
   bool batch_invariant = false;
 
   // A number of rows that stands for the regime: the middle between its least and its most, but no more than
-  // keep the memory busy for a long time, which `many` rows do.
+  // keep the memory busy for a long time, which `many` rows do, and at least 16 a multiprocessor.
   std::int64_t rows() const {
     constexpr std::int64_t kLong = std::int64_t{512} << 10;  // bytes of a multiprocessor
     const std::int64_t together = spec.channels_first ? kRowsTogether : 1;
@@ -32,7 +32,8 @@ struct PlanUse {
     const std::int64_t most = device.sm_count * std::max(16 * together, kLong / row_bytes());
     if (regime == RowsRegime::many) return most;
     const auto before = static_cast<RowsRegime>(static_cast<int>(regime) - 1);
-    return std::clamp(most_rows(before, spec, device) * 7 / 5, together, most);
+    const std::int64_t less = most_rows(before, spec, device);
+    return std::min(std::max(less * 7 / 5, less + together), most);
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
 };

@@ -21,9 +21,9 @@ inline constexpr std::int64_t kMeetingBytes = plan_math::kHeaderBytes +
                                               plan_math::kMaxSlots * plan_math::kSlotBytes;
 
 inline constexpr int kWarp = 32;
-inline constexpr int kRowsTogether = 64;  // rows that count as one with channels first: RowsRegime
+inline constexpr int kRowsTogether = 64;             // rows that count as one with channels first: RowsRegime
 inline constexpr int kMultiprocessorsOfLoneRow = 8;  // at least: RowsRegime::lone
-inline constexpr int kMaxCluster = 8;     // blocks of a cluster that every GPU with clusters supports
+inline constexpr int kMaxCluster = 8;                // blocks of a cluster that every GPU with clusters supports
 using plan_math::ceil_div;
 
 // Whether a kernel takes the addresses of rows as GroupedRows of the templates: in groups, or in planes.

@@ -289,8 +289,10 @@ RowsRegime regime_of(const NormSpec& spec, std::int64_t rows, const DeviceProfil
 
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
   // Eighths of a row for each multiprocessor. Regime k has up to 2^k of them.
-  const std::int64_t most = std::int64_t{device.sm_count} << static_cast<int>(RowsRegime::many);
-  const std::int64_t eighths = (kMultiprocessorsOfLoneRow * std::clamp(rows, std::int64_t{1}, most) - 1) / device.sm_count;
+  const std::int64_t multiprocessors = std::max(1, device.sm_count);
+  const std::int64_t most = multiprocessors << static_cast<int>(RowsRegime::many);
+  const std::int64_t eighths =
+      (kMultiprocessorsOfLoneRow * std::clamp(rows, std::int64_t{1}, most) - 1) / multiprocessors;
   return std::min(RowsRegime::many,
                   static_cast<RowsRegime>(std::bit_width(static_cast<std::uint64_t>(eighths))));
 }

@@ -246,10 +246,11 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
   const std::string spec = to_text(use.spec), arch = profile.arch.name();
   const std::vector<Attempt> all = attempts(use, profile, tuned);
   if (!found && unless_capturing && driver->is_capturing(*unless_capturing)) {
-    for (const auto& [plan, because] : all)  // launches of another regime may have made it ready
-      if (because != Because::generic)
-        if (const auto kernel = in_memory({spec, to_text(plan), use.device, false}))
-          return by_use_.insert(key, *kernel).kernel;
+    // Launches of another regime may have made it ready. What else may serve is for a launch to find out.
+    if (const auto kernel = in_memory({spec, to_text(all.front().plan), use.device, false})) {
+      meter->hit();
+      return by_use_.insert(key, *kernel).kernel;
+    }
     return Error{Code::NotReady, concat({spec, ": ", Status{Code::NotReady}.message()})};
   }
   Demand demand{.may_wait = options.mode != Mode::lazy};

@@ -74,7 +74,7 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   // -1: the current context's.
   Result<Device> device(int ordinal = -1);
   // As Service::workspace_bytes, of a valid canonical spec. An answer is kept: to plan for every regime and
-  // alignment takes most of a millisecond, and callers may ask for each launch.
+  // alignment takes some milliseconds, and callers may ask for each launch.
   Result<std::size_t> workspace_bytes(const NormSpec& spec);
   void log(LogLevel level, std::string_view text) const;
 

@@ -18,17 +18,29 @@ namespace {
 constexpr std::string_view kBegin = "tuned plan";
 
 // Holds every fact of the device, so that a slice of a GPU has its own entries.
-std::string identity_of(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+std::string identity_of(const NormSpec& spec, const DeviceProfile& device, std::string_view regime,
                         Alignment alignment) {
   std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", device.arch.name()});
   visit_numbers(device, [&](std::string_view key, auto value) {
     identity += concat({" ", key, "=", shortest(value)});
   });
-  return identity + concat({" regime=", name(regime), " alignment=", shortest(static_cast<int>(alignment))});
+  return identity + concat({" regime=", regime, " alignment=", shortest(static_cast<int>(alignment))});
 }
 
 std::string identity_of(const TunedPlan& tuned) {
-  return identity_of(tuned.spec, tuned.device, tuned.regime, tuned.alignment);
+  return identity_of(tuned.spec, tuned.device, name(tuned.regime), tuned.alignment);
+}
+
+// What 0.1 called a regime, which had three of them.
+std::string_view former_name(RowsRegime regime) {
+  constexpr auto kFull = static_cast<RowsRegime>(3);  // a row for each multiprocessor
+  return regime == RowsRegime::lone ? "lone" : regime <= kFull ? "few" : "many";
+}
+
+// Whether an entry was measured with rows of a regime.
+bool is_of(const Entry& entry, const NormSpec& spec, const DeviceProfile& device, RowsRegime regime) {
+  const auto rows = number<std::int64_t>(entry.fact("rows"));
+  return rows && regime_of(spec, *rows, device) == regime;
 }
 
 // Reads one word of an identity, "key=value". Words with other keys are ignored.
@@ -108,7 +120,7 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
   }
 
   std::vector<std::vector<KernelReport>> of(distinct.size());
-  constexpr std::int64_t kPiece = 20;  // specs; they take some 10 ms, so that fewer are not worth a thread
+  constexpr std::int64_t kPiece = 4;  // specs; they take some 10 ms, so that fewer are not worth a thread
   parallel_for(std::ssize(distinct), kPiece, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
       of[i] = kernels_of(distinct[i], devices, tuned, uses);
@@ -120,17 +132,24 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
 
 std::optional<Plan> TunedPlans::find(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                      Alignment alignment) {
-  const std::string identity = identity_of(spec, device, regime, alignment);
+  std::string identity = identity_of(spec, device, name(regime), alignment);
+  const std::string key = identity;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto known = known_.find(identity); known != known_.end()) return known->second;
+    if (const auto known = known_.find(key); known != known_.end()) return known->second;
   }
   std::optional<Plan> found;
   const auto damaged = [&](std::string_view what) {
     const std::string text = to_text(spec), arch = device.arch.name();
     if (meter_) meter_->tell({Event::Kind::damaged, text, {}, arch, 0, what});
   };
-  if (const auto kept = cache_.find(identity, {}, damaged)) {
+  auto kept = cache_.find(identity, {}, damaged);
+  if (const std::string_view former = former_name(regime); !kept && former != name(regime)) {
+    identity = identity_of(spec, device, former, alignment);
+    kept = cache_.find(identity, {}, damaged);
+    if (kept && !is_of(kept->entry, spec, device, regime)) kept.reset();
+  }
+  if (kept) {
     const auto plan = parse_plan(kept->entry.body);
     auto fit =
         plan
@@ -144,7 +163,7 @@ std::optional<Plan> TunedPlans::find(const NormSpec& spec, const DeviceProfile& 
     }
   }
   const std::lock_guard lock(mutex_);
-  return known_.try_emplace(identity, found).first->second;
+  return known_.try_emplace(key, found).first->second;
 }
 
 Result<void> TunedPlans::store(const TunedPlan& tuned) {

@@ -3,6 +3,7 @@
 // formula in templates/, and its float64 reference in the tests.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <span>
@@ -25,6 +26,7 @@ inline constexpr Choice<DType> kDTypes[] = {
     {DType::f64, "f64", "double"}, {DType::e4m3, "e4m3", "E4M3"}, {DType::e5m2, "e5m2", "E5M2"},
     {DType::s8, "s8", "S8"},       {DType::e2m1, "e2m1", "E2M1"}, {DType::e8m0, "e8m0", "E8M0"},
 };
+static_assert(std::ranges::all_of(kDTypes, [](const auto& row) { return size_of(row.value) > 0; }));
 // The first of them may be inputs, too.
 inline constexpr std::size_t kInputDTypes = 4;
 // All but the last may be outputs.
