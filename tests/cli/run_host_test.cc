@@ -164,7 +164,7 @@ TEST_F(RunOnHost, RunsTheKernelOfTheArchitecture) {
       plans.insert(to_text(plan));
     }
   }
-  EXPECT_GE(plans.size(), 4u) << "all uses have nearly the same plan: this spec shows nothing";
+  EXPECT_GE(plans.size(), 3u) << "all uses have nearly the same plan: this spec shows nothing";
 }
 
 TEST_F(RunOnHost, StridesAreObserved) {
