@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "normjit/plan/footprint.h"
 #include "normjit/service.h"
 #include "tests/support/fake_machine.h"
 
@@ -39,10 +40,8 @@ struct Case {
 
 // As few rows as this regime has; 0 if no number makes it.
 std::int64_t rows_of(RowsRegime regime, const DeviceProfile& device) {
-  std::int64_t before = 0;
-  for (const RowsRegime smaller : kRowsRegimes)
-    if (smaller < regime) before = most_rows(smaller, {.columns = 1}, device);
-  return regime_of(before + 1, device) == regime ? before + 1 : 0;
+  const std::int64_t rows = rows_below(regime, {.columns = 1}, device) + 1;
+  return regime_of(rows, device) == regime ? rows : 0;
 }
 
 // The uses for which the planner lets blocks exchange in this way, on this device.

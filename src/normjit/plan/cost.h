@@ -31,8 +31,7 @@ struct PlanUse {
     if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 25) * together;
     const std::int64_t most = device.sm_count * std::max(16 * together, kLong / row_bytes());
     if (regime == RowsRegime::many) return most;
-    const auto before = static_cast<RowsRegime>(static_cast<int>(regime) - 1);
-    const std::int64_t less = most_rows(before, spec, device);
+    const std::int64_t less = rows_below(regime, spec, device);
     return std::min(std::max(less * 7 / 5, less + together), most);
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }

@@ -26,6 +26,12 @@ inline constexpr int kMultiprocessorsOfLoneRow = 8;  // at least: RowsRegime::lo
 inline constexpr int kMaxCluster = 8;                // blocks of a cluster that every GPU with clusters supports
 using plan_math::ceil_div;
 
+// The most rows of all regimes below this one.
+inline std::int64_t rows_below(RowsRegime regime, const NormSpec& spec, const DeviceProfile& device) {
+  if (regime == RowsRegime::lone) return 0;
+  return most_rows(static_cast<RowsRegime>(static_cast<int>(regime) - 1), spec, device);
+}
+
 // Whether a kernel takes the addresses of rows as GroupedRows of the templates: in groups, or in planes.
 inline bool has_grouped_addresses(const Plan& plan, const NormSpec& spec) {
   return plan.strategy == Strategy::generic || plan.grouped_rows || spec.channels_first;

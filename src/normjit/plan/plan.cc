@@ -303,6 +303,14 @@ std::int64_t most_rows(RowsRegime regime, const NormSpec& spec, const DeviceProf
   return eighths / kMultiprocessorsOfLoneRow * (spec.channels_first ? kRowsTogether : 1);
 }
 
+std::string rows_text(RowsRegime first, RowsRegime last, const NormSpec& spec, const DeviceProfile& device) {
+  const std::int64_t before = rows_below(first, spec, device), most = most_rows(last, spec, device);
+  if (most <= before) return "no";
+  if (last == RowsRegime::many)
+    return before == 0 ? std::string("all") : concat({shortest(before + 1), " and more"});
+  return concat({shortest(before + 1), " to ", shortest(most)});
+}
+
 Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept {
   constexpr int kWidestAccess = 16;
   const int aligned = 1 << std::countr_zero(address_and_stride_bytes | kWidestAccess);

@@ -77,18 +77,6 @@ std::string_view name(RowsRegime regime) noexcept {
   return name_in(kNames, regime);
 }
 
-std::string rows_text(RowsRegime first, RowsRegime last, const NormSpec& spec, const DeviceProfile& device) {
-  const std::int64_t before =
-      first == RowsRegime::lone
-          ? 0
-          : most_rows(static_cast<RowsRegime>(static_cast<int>(first) - 1), spec, device);
-  const std::int64_t most = most_rows(last, spec, device);
-  if (most <= before) return "no";
-  if (last == RowsRegime::many)
-    return before == 0 ? std::string("all") : concat({shortest(before + 1), " and more"});
-  return concat({shortest(before + 1), " to ", shortest(most)});
-}
-
 std::string to_text(const Plan& plan) {
   const Plan defaults;
   std::string text(name(plan.strategy));

@@ -75,10 +75,11 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   if (!alignment) return alignment.error();
   // With a workspace: the kernel says how much it needs.
   const bool invariant = options.batch_invariant || impl_->options.batch_invariant;
-  const bool many = options.rows_hint == 0;
   const Use use{.spec = canonical,
                 .device = device,
-                .regime = Use::regime_for(canonical, options.rows_hint, profile, invariant || many),
+                .regime = options.rows_hint == 0
+                              ? RowsRegime::many
+                              : Use::regime_for(canonical, options.rows_hint, profile, invariant),
                 .alignment = *alignment,
                 .workspace = true,
                 .grouped_rows = needs_grouped_rows(canonical, options.grouped_rows),
