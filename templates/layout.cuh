@@ -22,9 +22,6 @@ enum : bool {
 enum : bool { kLowOccupancy = plan_math::low_occupancy(kThreads, kBlocksPerSm) };
 // What the vectors of a row must cover.
 enum : int { kCovered = plan_math::covered(kColumns, kStep, kUnaligned&& kBlocksPerRow == 1) };
-// Single elements at the ends of a row, at most, that a lane has.
-enum : int { kEdges = kUnaligned ? (2 * kVector - 2 + kThreadsPerRow - 1) / kThreadsPerRow : 0 };
-
 static_assert(kColumns % kStep == 0 || kUnaligned, "vectors do not straddle the end of a row");
 static_assert(kThreads % kWarp == 0 && kThreads % kThreadsPerRow == 0);
 static_assert((kThreadsPerRow & (kThreadsPerRow - 1)) == 0 || kThreadsPerRow == kThreads,
@@ -94,7 +91,15 @@ enum : int { kSurely = kBlocksPerRow == 1 && kSpan >= kCovered && kColumns > kLo
 NJ_DEVICE bool inside(int k, int lane, const Cut& cut) {
   return kWhole || (k + 1) * kThreadsPerRow * kStep <= kSurely || column(k, lane) < cut.body;
 }
-// Which edge is the i-th of a lane, and whether there is one.
-NJ_DEVICE int edge_of(int i, int lane) { return i * kThreadsPerRow + lane; }
+
+// The single elements of an unaligned row or chunk, one of a lane at most. They belong to the warp that has the
+// last vector, if all vectors begin with the row: then as many columns are in a warp wherever the row begins.
+NJ_DEVICE int warp_of_edges(int count) {
+  return count < kVector ? 0 : (count / kVector - 1) % kThreadsPerRow / kWarp;
+}
+NJ_DEVICE int edge_of(int lane, const Cut& cut) { return lane - warp_of_edges(cut.count) * kWarp; }
+NJ_DEVICE bool has_edge(int lane, const Cut& cut) {
+  return kUnaligned && static_cast<unsigned>(edge_of(lane, cut)) < static_cast<unsigned>(cut.edges());
+}
 
 }  // namespace normjit

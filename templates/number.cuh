@@ -145,17 +145,21 @@ struct Vec {
   T at[kVector / kColumnsIn<T>];
 };
 
-// Element i of a vector. Two bf16 are widened from their word by an instruction each; cut out of it first,
+// Element i of several. Two bf16 are widened from their word by an instruction each; cut out of it first,
 // every second one took two.
-template <class T>
-NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
-  if constexpr (kSame<T, BF16> && kVector % 2 == 0) {
+template <class T, int kCount>
+NJ_DEVICE Acc widen(const T (&values)[kCount], int i) {
+  if constexpr (kSame<T, BF16> && kCount % 2 == 0) {
     unsigned pair;
-    memcpy(&pair, value.at + i / 2 * 2, sizeof pair);
+    memcpy(&pair, values + i / 2 * 2, sizeof pair);
     return i % 2 == 0 ? hw::bf16_to_f32(pair) : hw::high_bf16_to_f32(pair);
   } else {
-    return widen(value.at[i]);
+    return widen(values[i]);
   }
+}
+template <class T>
+NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
+  return widen(value.at, i);
 }
 
 // A vector of results, which are narrowed one after the other; those of 4 bits in pairs. Those of 8 bits four

@@ -58,10 +58,9 @@ NJ_MATH long long tile_pitch(long long columns, int wide) {
 NJ_MATH long long tile_bytes(long long rows, long long columns, int largest) {
   return rows * tile_pitch(columns, 16 / largest) * largest;
 }
-// Of unaligned rows on their way through shared memory. An odd number of 16 bytes, so that the rows of a warp
-// lie in different banks.
-NJ_MATH long long stage_bytes(long long columns, int vector, int largest) {
-  return (ceil_div((columns + vector) * largest, 16) | 1) * 16;
+// Of the parameters of unaligned rows, `size` bytes a column, in planes of as many columns each.
+NJ_MATH long long planes_bytes(long long columns, int vector, int size) {
+  return ceil_div(ceil_div(columns, vector) * vector * size, 16) * 16;
 }
 // Columns for which a place of the ring of persistent_row has room.
 NJ_MATH long long ring_room(long long span, int vector, bool unaligned) {

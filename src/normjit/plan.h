@@ -94,7 +94,8 @@ struct Plan {
   int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
   int blocks_per_row = 1;   // blocks that share a row, each with a part of its columns
   Exchange exchange = Exchange::none;
-  bool unaligned = false;  // rows may begin at any element: wide accesses, realigned through shared memory
+  bool unaligned = false;  // rows may begin at any element: wide accesses where these are aligned in memory,
+                           // single elements at the ends
   int stages = 0;  // persistent_row: chunks that fit in the ring in shared memory; gradient_ring: rows
   bool grouped_rows = false;  // rows of the operands may come in groups (RowsAt with n > 1)
 

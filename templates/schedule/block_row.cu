@@ -66,6 +66,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 
   // Double-buffered: the parts of a row are overwritten two rows later, behind the barrier of the row
   // between.
+  const Planes planes = planes_of_block();
   unsigned turn = 0;
   Largest amax = {0};
   for (long long i = blockIdx.x / kBlocksPerRow; i < on.rows; i += teams, ++turn) {
@@ -92,6 +93,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if constexpr (kEarlyParameters) {
       load_early(early, columns_of(on, row).from(begin), lane, {0, 0, count, count});
       hw::allow_next_launch();
+    }
+    if constexpr (kUnaligned) {
+      if (kAffineRows || turn == 0) {
+        planes.of_turn(turn).fill(columns_of(on, row).from(begin), count, lane);
+        // Without a cluster the barrier of the parts suffices.
+        if constexpr (Exchange::chosen == Exchange::cluster) hw::block_barrier();
+      }
     }
     store_sum(fragment, from, lane, cut);
     Statistics own;
@@ -154,8 +162,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     }
 
     if constexpr (kUnaligned) {
-      NJ_DYNAMIC_SHARED(unsigned char, stage);
-      write_unaligned(fragment, statistics, sink, lane, cut, stage);
+      write_unaligned(fragment, own.around(statistics), sink, lane, cut, planes.of_turn(turn));
     } else if constexpr (kScalesRows) {
       write(results, by, sink.y, lane, cut);
     } else if constexpr (kScalesBlocks) {

@@ -4,19 +4,16 @@ namespace normjit {
 
 struct Fragment {
   Vec<Held> part[kPerThread];
-  Held edge[kEdges > 0 ? kEdges : 1];
+  Held edge;
 };
 
 // Of the columns of `cut`, which begin where `from` does. All loads are issued before the first is used.
 template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
   load_vectors<kCache>(fragment.part, from, lane, cut);
-  if constexpr (!kHasPrologue) {  // sums are never cut, so that they have no edges
-#pragma unroll
-    for (int i = 0; i < kEdges; ++i)
-      if (edge_of(i, lane) < cut.edges())
-        fragment.edge[i] = hw::load<kCache, Input>(from.x + cut.edge(edge_of(i, lane)));
-  }
+  if constexpr (!kHasPrologue)  // sums are never cut, so that they have no edges
+    if (has_edge(lane, cut))
+      fragment.edge = hw::load<kCache, Input>(from.x + cut.edge(edge_of(lane, cut)));
 }
 // The same from the sum that was written, where kSumIsExact.
 template <hw::Cache kCache, class Any>
@@ -82,19 +79,18 @@ struct FragmentElements {
   template <class Take>
   NJ_METHOD void each(const Take& take) const {
     elements_of<kPerThread>(fragment.part, [&](int k) { return inside(k, lane, cut); }).each(take);
-#pragma unroll
-    for (int i = 0; i < kEdges; ++i)
-      if (edge_of(i, lane) < cut.edges()) take(widen(fragment.edge[i]), 0);
+    if (has_edge(lane, cut)) take(widen(fragment.edge), 0);
   }
 };
 
 // How many of the columns of a row or chunk warp `warp` of the block holds.
 NJ_DEVICE int columns_of_warp(int warp, const Cut& cut) {
   if constexpr (kWhole) return kSpan / kWarps;
-  int own = warp == 0 ? cut.edges() : 0;  // which are fewer than its lanes
+  const int edges = kUnaligned ? cut.count % kVector : 0, body = kUnaligned ? cut.count - edges : cut.body;
+  int own = kUnaligned && warp == warp_of_edges(cut.count) ? edges : 0;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
-    const int left = cut.body - column(k, warp * kWarp);
+    const int left = body - column(k, warp * kWarp);
     own += left < 0 ? 0 : left < kWarp * kVector ? left : kWarp * kVector;
   }
   return own;

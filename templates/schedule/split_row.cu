@@ -147,6 +147,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Schedule, shared_schedule, 1);
   const Workspace& w = shared_workspace[0];
   const Schedule& schedule = shared_schedule[0];
+  const Planes planes = planes_of_block();
   const int lane = threadIdx.x;
   const bool first = lane == 0;
 
@@ -227,8 +228,12 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         if constexpr (kParametersOfRow) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
         if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {
-          NJ_DYNAMIC_SHARED(unsigned char, stage);
-          write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin, by), lane, cut_row, stage);
+          const Planes of_row = planes.of_turn(i);
+          if (kAffineRows || i == 0) {
+            of_row.fill(columns_of(on, row + i).from(begin), cut.count, lane);
+            hw::block_barrier();
+          }
+          write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin, by), lane, cut_row, of_row);
         } else {
           Largest unwanted = {0};
           write(fragment, statistics[i], early, added, sink_of(on, row + i, begin, by), lane, cut_row,

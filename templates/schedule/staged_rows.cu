@@ -13,6 +13,9 @@ static_assert(kSpan >= kColumns && !kUnaligned, "the lanes cover the row");
 static_assert(kThreadsPerRow <= kWarp, "a row stays in a warp");
 
 enum : int { kRows = kWarp / kThreadsPerRow * kGroupRows };  // of a tile
+enum : int {
+  kLargest = plan_math::larger(sizeof(Residual), plan_math::larger(sizeof(Input), sizeof(Output)))
+};
 // Elements of a wide access: 16 bytes of the larger type.
 enum : int { kWide = 16 / kLargest };
 static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");

@@ -1,123 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing rows that may begin anywhere: the aligned vectors of x, of the parameters and of y begin at
-// different columns. So the row passes through shared memory, where neighbouring lanes read and write
-// neighbouring single elements, without bank conflicts at any offset. Global memory sees whole vectors, and
-// single elements only at the ends of a row.
+// Writing rows that may begin anywhere. A thread has vectors of x that are aligned in memory, and as a rule
+// those of y are aligned at the same columns. The parameters of a vector are not. So they lie in shared
+// memory, in planes: plane i has those of column i, and of every kVector-th from there. Wherever a row
+// begins, neighbouring lanes read neighbouring places of a plane, without bank conflicts.
 namespace normjit {
 
 static_assert(!kUnaligned || !(kAddsToResult || kRowParameters > 0),
               "operands of a row are cut at the same columns");
+static_assert(!kUnaligned || kParameters <= 2, "the parameters of a column are read in one access");
 
-// Neighbouring elements that a lane takes at a time: two of 16 bits fill a register.
-enum : int { kFew = sizeof(Input) == 2 && sizeof(Output) == 2 ? 2 : 1 };
-template <class T>
-struct Few {
-  T at[kFew];
+// The parameters of a column.
+struct alignas(kParameterPlaces * sizeof(Weight)) ColumnParameters {
+  Weight at[kParameterPlaces];
 };
 
-// Columns that lanes hold together, at most.
+// Those of the columns that a block has, twice where rows have their own: of a row and of the one before.
 enum : int { kRowSpan = kSpan < kCovered ? kSpan : kColumns };
-enum : int { kSteps = (kRowSpan + kThreadsPerRow * kFew - 1) / (kThreadsPerRow * kFew) };
-// Shared memory of the lanes that share a row.
-enum : int {
-  kLargest = plan_math::larger(sizeof(Residual), plan_math::larger(sizeof(Input), sizeof(Output)))
-};
-enum : int { kStageBytes = plan_math::stage_bytes(kRowSpan, kVector, kLargest) };
+enum : int { kPlane = plan_math::ceil_div(kRowSpan, kVector) };
+struct Planes {
+  ColumnParameters* base;
 
-NJ_DEVICE void lanes_barrier() {
-  if constexpr (kThreadsPerRow <= kWarp) {
-    hw::warp_barrier();
-  } else {
-    hw::block_barrier();
+  NJ_METHOD Planes of_turn(unsigned turn) const {
+    return {base + (kAffineRows ? turn % 2 * (kVector * kPlane) : 0)};
   }
-}
+  NJ_METHOD ColumnParameters* place(int column) const {
+    return base + column % kVector * kPlane + column / kVector;
+  }
+  NJ_METHOD ElementParameters parameters(const ColumnParameters* place) const {
+    ElementParameters one = {};
+    if constexpr (kParameters > 0) {
+      const auto column = hw::load_shared<ColumnParameters>(place);
+#pragma unroll
+      for (int p = 0; p < kParameters; ++p) one.at[p] = widen(column.at, p);
+    }
+    return one;
+  }
 
-// Loads elements of a parameter that has `count`. 16-bit neighbours are read together where they are
-// aligned to that.
-template <bool kTogether>
-NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
-  if constexpr (kTogether)
-    if (at + kFew <= count) return hw::load<hw::Cache::keep, Few<Weight>>(from + at);
-  Few<Weight> few = {};
+  // Fills them with the parameters of `count` columns. All threads of the block call this, and meet before
+  // they read.
+  NJ_METHOD void fill(const Columns& columns, int count, int lane) const {
+    if constexpr (kParameters > 0) {
+      constexpr int kAccess = sizeof(Vec<Weight>) < 16 ? sizeof(Vec<Weight>) : 16;
+      bool in_vectors = true;
 #pragma unroll
-  for (int i = 0; i < kFew; ++i)
-    if (at + i < count) few.at[i] = hw::load<hw::Cache::keep, Weight>(from + at + i);
-  return few;
-}
-
-// Finishes the elements of a lane, from `in` to registers. kKnown is the number of columns if it is a
-// constant, else 0: without conditions, the compiler does not wait for each load alone.
-template <bool kTogether, int kKnown>
-NJ_DEVICE void finish_few(Few<Output>* done, const Held* in, const RowStatistics& s, const Columns& columns,
-                          const Quantizer& by, int lane, int of_row) {
-  const int count = kKnown > 0 ? kKnown : of_row;
+      for (int p = 0; p < kParameters; ++p)
+        in_vectors = in_vectors && reinterpret_cast<unsigned long long>(columns.at[p]) % kAccess == 0;
+      const int vectors = in_vectors ? count / kVector : 0;
+#pragma unroll 2
+      for (int v = lane; v < vectors; v += kThreads) {
+        Vec<Weight> loaded[kParameterPlaces];
 #pragma unroll
-  for (int j = 0; j < kSteps; ++j) {
-    const int at = (j * kThreadsPerRow + lane) * kFew;
-    const int end = (j + 1) * kThreadsPerRow * kFew <= kKnown ? at + kFew : count;
-    Few<Weight> few[kParameterPlaces] = {};
+        for (int p = 0; p < kParameters; ++p) loaded[p] = load<hw::Cache::keep>(columns.at[p] + v * kVector);
 #pragma unroll
-    for (int p = 0; p < kParameters; ++p) few[p] = load_few<kTogether>(columns.at[p], at, end);
+        for (int i = 0; i < kVector; ++i) {
+          ColumnParameters one;
 #pragma unroll
-    for (int i = 0; i < kFew; ++i)
-      if (at + i < end) {
-        ElementParameters one;
-#pragma unroll
-        for (int p = 0; p < kParameters; ++p) one.at[p] = widen(few[p].at[i]);
-        done[j].at[i] = finish(widen(in[at + i]), s, one, by);
+          for (int p = 0; p < kParameters; ++p) one.at[p] = loaded[p].at[i];
+          hw::store_shared(base + i * kPlane + v, one);
+        }
       }
-    hw::opaque(done[j]);
+      for (int c = vectors * kVector + lane; c < count; c += kThreads) {
+        ColumnParameters one;
+#pragma unroll
+        for (int p = 0; p < kParameters; ++p)
+          one.at[p] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + c);
+        hw::store_shared(place(c), one);
+      }
+    }
+  }
+};
+
+NJ_DEVICE Planes planes_of_block() {
+  if constexpr (kUnaligned && kParameters > 0) {
+    NJ_DYNAMIC_SHARED(ColumnParameters, shared);
+    return {shared};
+  } else {
+    return {nullptr};
   }
 }
 
-// As write(). All lanes that share the row call this, with the same `stage` of kStageBytes. (A template, so
-// that schedules whose accesses it does not fit leave it out.)
+// As write(). (A template, so that schedules whose accesses it does not fit leave it out.)
 template <class Any>
 NJ_DEVICE void write_unaligned(const Any& fragment, const RowStatistics& s, const Sink& sink, int lane,
-                               const Cut& cut, unsigned char* stage) {
-  // As far from an aligned place as in global memory, so that vectors are vectors here too.
-  Output* const y = sink.y;
-  const Cut to = cut_of(y, cut.count);
-  Held* const in = reinterpret_cast<Held*>(stage) + cut.past;
-  Output* const out = reinterpret_cast<Output*>(stage) + to.past;
+                               const Cut& cut, const Planes& planes) {
+  const ColumnParameters* first[kVector];
+  first[0] = planes.place(cut.head) + lane;
+#pragma unroll
+  for (int i = 1; i < kVector; ++i)
+    first[i] = first[i - 1] + (cut.head + i == kVector ? 1 - (kVector - 1) * kPlane : kPlane);
+  Output* const y = at(sink.y + cut.head, 0, lane);
+  const bool in_vectors = cut_of(sink.y, cut.count).head == cut.head;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) hw::store_shared(at(in + cut.head, k, lane), fragment.part[k]);
+    if (inside(k, lane, cut)) {
+      Narrowed<Output> results;
 #pragma unroll
-  for (int i = 0; i < kEdges; ++i)
-    if (edge_of(i, lane) < cut.edges()) in[cut.edge(edge_of(i, lane))] = fragment.edge[i];
-  lanes_barrier();
-
-  Few<Output> done[kSteps];
-  bool together = true;
-  if constexpr (kFew > 1)
+      for (int i = 0; i < kVector; ++i)
+        results.set(i, quantized(result_of(widen(fragment.part[k], i), s,
+                                           planes.parameters(first[i] + k * kThreadsPerRow)),
+                                 sink.by));
+      hw::opaque(results.all);
+      if (in_vectors) {
+        store(at(y, k, 0), results.all);
+      } else {
 #pragma unroll
-    for (int p = 0; p < kParameters; ++p)
-      together =
-          together && reinterpret_cast<unsigned long long>(sink.columns.at[p]) % sizeof(Few<Weight>) == 0;
-  if (cut.count < kRowSpan) {  // never, where a block has whole rows
-    finish_few<false, 0>(done, in, s, sink.columns, sink.by, lane, cut.count);
-  } else if (together) {
-    finish_few<true, kRowSpan>(done, in, s, sink.columns, sink.by, lane, kRowSpan);
-  } else {
-    finish_few<false, kRowSpan>(done, in, s, sink.columns, sink.by, lane, kRowSpan);
+        for (int i = 0; i < kVector; ++i) hw::store(at(y, k, 0) + i, results.all.at[i]);
+      }
+    }
+  if (has_edge(lane, cut)) {
+    const int column = cut.edge(edge_of(lane, cut));
+    hw::store(sink.y + column,
+              finish(widen(fragment.edge), s, planes.parameters(planes.place(column)), sink.by));
   }
-  lanes_barrier();
-#pragma unroll
-  for (int j = 0; j < kSteps; ++j)
-#pragma unroll
-    for (int i = 0; i < kFew; ++i)
-      if (const int at = (j * kThreadsPerRow + lane) * kFew + i; at < cut.count) out[at] = done[j].at[i];
-  lanes_barrier();
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, to))
-      store(at(y + to.head, k, lane), hw::load_shared<Vec<Output>>(at(out + to.head, k, lane)));
-#pragma unroll
-  for (int i = 0; i < kEdges; ++i)
-    if (edge_of(i, lane) < to.edges())
-      hw::store(y + to.edge(edge_of(i, lane)), out[to.edge(edge_of(i, lane))]);
-  lanes_barrier();
 }
 
 }  // namespace normjit

@@ -1503,6 +1503,57 @@ TEST(HostCornersOfUnalignedRows, OfRms) {
   expect_right(cases);
 }
 
+// The single elements in each warp of a block; parameters of all rows, or of each its own; results of 8 bits.
+TEST(HostCornersOfUnalignedRows, WarpsAndParameters) {
+  const NormSpec specs[] = {
+      {.input = DType::bf16, .weight = DType::bf16, .affine = Affine::weight_bias},
+      {.input = DType::f16, .weight = DType::f16, .affine = Affine::weight_bias, .affine_rows = true},
+      {.norm = Norm::rms, .input = DType::f32, .affine = Affine::weight, .affine_rows = true},
+      {.input = DType::bf16,
+       .output = DType::e4m3,
+       .affine = Affine::weight_bias,
+       .quantization = Quantization::tensor},
+      {.norm = Norm::rms,
+       .input = DType::f32,
+       .output = DType::s8,
+       .affine = Affine::weight,
+       .quantization = Quantization::tensor}};
+  std::vector<KernelCase> cases;
+  for (const std::int64_t columns : {129, 300, 515, 777, 1023})
+    for (NormSpec spec : specs) {
+      spec.columns = columns;
+      if (spec.quantization == Quantization::none) spec.output = spec.input;
+      const int vector = 16 / size_of(spec.input);
+      const auto vectors = static_cast<int>((columns + vector - 1) / vector);
+      const Plan block{.strategy = Strategy::block_row,
+                       .threads = 128,
+                       .threads_per_row = 128,
+                       .vector = vector,
+                       .per_thread = (vectors + 127) / 128};
+      Plan cluster = block;
+      cluster.threads = cluster.threads_per_row = 64;
+      cluster.per_thread = (vectors + 127) / 128;
+      cluster.blocks_per_row = 2;
+      cluster.exchange = Exchange::cluster;
+      const Plan split{.strategy = Strategy::split_row,
+                       .threads = 64,
+                       .threads_per_row = 64,
+                       .vector = vector,
+                       .per_thread = 1,
+                       .group_rows = 4};
+      for (const Plan& plan : {block, cluster, split})
+        for (const int gap : {0, 1, 3}) {
+          KernelCase c = unaligned(plan, spec, 7);
+          c.x_gap = c.y_gap = gap;
+          c.x_shift = 1;
+          c.y_shift = gap == 3 ? 2 : 1;
+          c.blocks = 2;
+          cases.push_back(c);
+        }
+    }
+  expect_right(cases);
+}
+
 // ---- Gradients ----
 
 class HostCornersOfGradients : public ::testing::TestWithParam<Strategy> {

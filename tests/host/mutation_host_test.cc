@@ -363,6 +363,19 @@ const std::vector<Pinned> kPinned = {
      "unaligned=1 arch=sm_90 rows=5 x_gap=1 y_gap=2 blocks=2 seed=83",
      {0},
      {"op/statistics.cuh", "schedule/block_row.cu"}},
+    // The single elements in the third warp of four; parameters of each row; results of 8 bits.
+    {"layernorm/cols=635/bf16/wb block_row threads=128 threads_per_row=128 vector=8 per_thread=1 unaligned=1 "
+     "arch=sm_90 rows=5 x_gap=1 y_gap=1 blocks=2 inputs=large_mean seed=90",
+     {0, 13},
+     {"layout.cuh", "schedule/unaligned.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+    {"layernorm/cols=301/f16/wb:rows block_row threads=64 threads_per_row=64 vector=8 per_thread=1 unaligned=1 "
+     "arch=sm_90 rows=7 blocks=2 seed=91",
+     {0, 13, 5},
+     {"schedule/unaligned.cuh", "schedule/block_row.cu"}},
+    {"rmsnorm/cols=301/f32/w:rows split_row threads=32 threads_per_row=32 vector=4 per_thread=1 group_rows=4 "
+     "blocks_per_sm=2 sms=1 unaligned=1 arch=sm_90 rows=6 seed=92",
+     {0, 13},
+     {"schedule/unaligned.cuh", "schedule/split_row.cu"}},
     // As many columns as the vectors of the lanes, of which the edges take some.
     {"layernorm/cols=128/f32 block_row threads=32 threads_per_row=32 vector=4 per_thread=1 unaligned=1 "
      "arch=sm_90 rows=2 x_shift=1 seed=86",

@@ -218,9 +218,18 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
   expect_refused(canonical({.columns = 4097}),
                  {Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
                  {{"unaligned rows need", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
-  // 128 KiB of shared memory, which not every multiprocessor has.
-  const NormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
-  plan = {Strategy::block_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};
+  const auto by_row = canonical({.columns = 4097,
+                                 .input = DType::f16,
+                                 .output = DType::e4m3,
+                                 .quantization = Quantization::row});
+  EXPECT_THAT(check(realigned, by_row, h200()).error().message, HasSubstr("scales of rows"));
+  NormSpec by_tensor = by_row;
+  by_tensor.quantization = Quantization::tensor;
+  EXPECT_TRUE(check(realigned, by_tensor, h200()).ok());
+  // 156 KiB of parameters in shared memory, which not every multiprocessor has.
+  const NormSpec long_rows =
+      canonical({.columns = 40001, .input = DType::f16, .affine = Affine::weight_bias});
+  plan = {Strategy::block_row, 1024, 1024, 8, 5, 1, 1, 1, Exchange::none, true};
   EXPECT_TRUE(check(plan, long_rows, h200()).ok()) << check(plan, long_rows, h200()).error().message;
   const DeviceProfile l4 = DeviceProfile::of({.number = 89}).value();
   const auto refused = check(plan, long_rows, l4);

@@ -141,8 +141,9 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
             continue;
           }
           ASSERT_LT((teams - 1) * per_team, rows) << "a block without a row";
-          if (plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid) {
-            ASSERT_LE(blocks, resident) << "blocks that wait for others must run at once";
+          if (plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid ||
+              (plan.unaligned && spec.affine != Affine::none)) {
+            ASSERT_LE(blocks, resident) << "blocks that wait for others, or that copy parameters, run at once";
           } else if (blocks + plan.blocks_per_row <= kMaxGrid) {
             ASSERT_GE(teams * per_team, rows) << "a row without a block";
           }
@@ -295,17 +296,20 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   rounded.rounding = Rounding::sum;
   EXPECT_EQ(added(bf16, 14, 8), 14 * 16'384);
   EXPECT_EQ(added(rounded, 25, 8), 25 * 8192 + 3 * 8192);
-  // Each row of a block with room for one more vector, in the wider dtype, and up to 32 bytes besides.
-  const auto expect_rows = [](const Plan& plan, const NormSpec& spec, int rows, int columns) {
-    const int row = (columns + plan.vector) * std::max(size_of(spec.input), size_of(spec.output));
-    EXPECT_GE(shared_bytes(plan, spec), rows * row) << to_text(plan);
-    EXPECT_LE(shared_bytes(plan, spec), rows * (row + 32)) << to_text(plan);
-  };
+  // Unaligned rows: the parameters of the columns of a block, in whole vectors; of two rows where each row has
+  // its own.
   Plan unaligned{Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true};
-  expect_rows(unaligned, {.columns = 4097}, 1, 4097);
+  EXPECT_EQ(shared_bytes(unaligned, {.columns = 4097}), 0);
+  NormSpec affine{.columns = 4097, .affine = Affine::weight_bias};
+  EXPECT_EQ(shared_bytes(unaligned, affine), 4100 * 2 * 4);
+  affine.affine_rows = true;
+  EXPECT_EQ(shared_bytes(unaligned, affine), 2 * 4100 * 2 * 4);
   unaligned.blocks_per_row = 2;
   unaligned.exchange = Exchange::cluster;
-  expect_rows(unaligned, {.columns = 8191}, 1, 4096);
+  EXPECT_EQ(shared_bytes(unaligned, {.columns = 8191, .affine = Affine::weight}), 4096 * 4);
+  const Plan narrow{Strategy::block_row, 64, 64, 2, 1, 1, 1, 1, Exchange::none, true};
+  EXPECT_EQ(shared_bytes(narrow, canonical({.columns = 101, .input = DType::f16, .affine = Affine::weight})),
+            208);
   // staged_rows: all rows of a block, with all vectors that a row can touch.
   EXPECT_EQ(shared_bytes({Strategy::staged_rows, 64, 8, 1, 5, 2},
                          canonical({.columns = 33, .input = DType::f16, .output = DType::f32})),
@@ -321,7 +325,8 @@ TEST(SharedBytes, OfALegalPlanFitOnTheMultiprocessor) {
     EXPECT_GE(bytes, 0);
     EXPECT_LE(bytes, device.shared_per_block);
     EXPECT_LE(bytes * plan.blocks_per_sm, device.shared_per_sm);
-    EXPECT_EQ(bytes > 0, plan.unaligned || plan.strategy == Strategy::persistent_row ||
+    EXPECT_EQ(bytes > 0, (plan.unaligned && spec.affine != Affine::none) ||
+                             plan.strategy == Strategy::persistent_row ||
                              plan.strategy == Strategy::staged_rows);
     EXPECT_EQ(bytes % 16, 0);
   });

@@ -39,10 +39,9 @@ std::size_t further(Strategy strategy) {
     case Strategy::gradient_ring:
     case Strategy::gradient_columns:
     case Strategy::warp_rows:
+    case Strategy::staged_rows:
     case Strategy::generic:
       return 2;
-    case Strategy::staged_rows:
-      return 3;
     case Strategy::persistent_row:
       return std::size(kFurther);
     default:

@@ -21,7 +21,7 @@ int aligned_elements(const NormSpec& spec, Alignment alignment) {
       std::min<std::int64_t>({static_cast<int>(alignment), bulk_elements(spec), divides}));
 }
 
-// Whether rows of this alignment can be moved in wider accesses, realigned in shared memory.
+// Whether rows of this alignment can be moved in wider accesses.
 bool realigns(const NormSpec& spec, Alignment alignment) {
   const int widest = 16 / widest_element(spec);
   return !spec.backward && !spec.channels_first && aligned_elements(spec, alignment) < widest &&

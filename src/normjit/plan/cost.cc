@@ -79,7 +79,7 @@ constexpr Reason kReasons[] = {
     {"x is read twice", Feature::read_twice, 0, true},
     {"blocks that share a row wait for each other", Feature::log_row_blocks, 0, true},
     {"blocks that share a row meet over the whole device", Feature::over_grid, 0, true},
-    {"rows are realigned in shared memory", Feature::unaligned, 0, true},
+    {"rows begin anywhere", Feature::unaligned, 0, true},
     {"one block does all", Feature::alone, 0, true},
     {"parameters come late", Feature::early, 1, false},
 };

@@ -173,11 +173,12 @@ inline int rows_per_thread(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, which have 16
-// bits or more, without amax, which their way through shared memory does not find.
+// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, without what is
+// found of the results.
 inline bool can_realign(int vector, const NormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         !moves_other_rows(spec) && !is_narrow(spec.output) && !spec.amax;
+         !moves_other_rows(spec) && !has_more_results(spec) && spec.output != DType::e2m1 &&
+         spec.quantization <= Quantization::tensor;
 }
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
@@ -345,7 +346,7 @@ inline int registers_of_fusion(const Plan& plan, const NormSpec& spec) {
 }
 
 // The most elements that a thread may hold of its rows, where this allows less than max_held_registers().
-// Unaligned elements are held twice for a short time; blocks that share a row also hold what they exchange.
+// Blocks that share a row also hold what they exchange.
 inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
   const bool in_double = compute_type(spec) == DType::f64;
   if (plan.strategy == Strategy::staged_rows)
@@ -360,9 +361,7 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
                                : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
   if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0) return 8;
-  if (plan.unaligned && !shared_row)
-    return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
-  if (plan.unaligned) return large || in_double ? 8 : 16;
+  if (plan.unaligned) return in_double ? 16 : 64;
   if (shared_row && large) return plan.exchange == Exchange::grid ? 8 : 16;
   const bool hoists = spec.input == DType::f32 && spec.affine != Affine::none && has_idle_threads(plan, spec);
   return hoists ? 60 : 64;
@@ -450,26 +449,36 @@ inline bool loads_parameters_early(const Plan& plan, const NormSpec& spec, bool 
                                      plan.unaligned);
 }
 
+// The registers of a thread that has vectors of unaligned rows: from the compiler's reports.
+inline int registers_of_unaligned(const Plan& plan, const NormSpec& spec) {
+  const std::int64_t held = std::int64_t{plan.per_thread} * plan.vector * size_of(spec.input) / 4;
+  const bool more = plan.exchange == Exchange::grid || plan.strategy == Strategy::split_row;
+  if (compute_type(spec) == DType::f64) return held <= 16 ? (more ? 96 : 80) : held <= 32 ? 128 : 168;
+  if (more) return held <= 8 ? 64 : held <= 12 ? 72 : held <= 20 ? 80 : held <= 36 ? 96 : 128;
+  return held <= 20 ? 64 : held <= 24 ? 72 : held <= 28 ? 80 : held <= 36 ? 96 : 128;
+}
+
 // All registers that a thread needs so as not to spill, from the compiler's reports over all dtypes,
 // activations and architectures, which the nvrtc tests repeat. An f64 value takes two registers, 16-bit types
 // also hold converted copies, and narrow accesses need more addresses.
 inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::persistent_row) return 128;
   if (plan.strategy == Strategy::channels_first) return channels_first_registers(plan, spec);
+  if (plan.unaligned) return registers_of_unaligned(plan, spec);
   if (const int registers = registers_of_fusion(plan, spec)) return registers;
   const std::int64_t held = held_registers(plan, spec);
   const bool adds = adds_rows(spec), same = same_dtypes(spec), calls = calls_function(spec);
-  const bool shared_row = plan.blocks_per_row > 1, whole_aligned_row = !plan.unaligned && !shared_row;
+  const bool shared_row = plan.blocks_per_row > 1;
   if (compute_type(spec) == DType::f64) {
     const int elements = plan.per_thread * plan.vector * rows_per_thread(plan);
     // Less suffices without function calls and conversions. Measured: 4096 columns, one block of 256 threads
     // per SM: 0.86, three: 0.95.
-    if (plan.strategy == Strategy::block_row && whole_aligned_row && plan.vector == 2 && same && !calls &&
+    if (plan.strategy == Strategy::block_row && !shared_row && plan.vector == 2 && same && !calls &&
         !moves_other_rows(spec))
       return elements <= 16 ? 80 : 128;
     if (adds && (shared_row || plan.strategy == Strategy::split_row))
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
-    const bool more = shared_row && (plan.unaligned || (!same && calls));
+    const bool more = shared_row && !same && calls;
     const bool all_at_once = adds && row_parameters(spec) > 0 && elements > 2;
     return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more ? 128 : 168;
   }
@@ -495,8 +504,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (adds && !same && plan.threads > 512 && held > 8) return 72;
   if (plan.strategy == Strategy::split_row) {
     if (row_parameters(spec) > 0) return adds && held > 32 ? 168 : 128;
-    if ((plan.unaligned || (adds && !same)) && held <= 8) return narrow && adds && calls ? 128 : 80;
-    if (converts || plan.unaligned || (adds && held > 8)) return 128;
+    if (adds && !same && held <= 8) return narrow && calls ? 128 : 80;
+    if (converts || (adds && held > 8)) return 128;
     // A group of rows needs more than a single one.
     if (plan.group_rows > 1 && spec.affine == Affine::weight_bias && held > 16) return 128;
   }
@@ -506,7 +515,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     if (narrow && converts && shared_row && held > 24) return 168;
     // held_registers() counts wider weights, which are not held. Measured: 4096 bf16 columns with f32
     // weights, four blocks per SM: 0.76, six: 0.92.
-    if (!narrow && converts && !adds && whole_aligned_row && plan.threads <= 512 && held > 8 && held <= 32)
+    if (!narrow && converts && !adds && !shared_row && plan.threads <= 512 && held > 8 && held <= 32)
       return 80;
     if (held <= 4) return 64;
     if (adds && shared_row && converts) return spec.in_bias && held > 8 ? 128 : 96;
@@ -524,16 +533,16 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   // One more block per multiprocessor gains much. Measured: 8192 bf16 columns, three blocks of 256 threads:
   // 0.92 of copy speed, four: 0.96; 6232 columns, four blocks of 128 threads: 0.92, five: 0.97. Beyond 900
   // threads registers gain more: 4096 columns, seven blocks of 128 threads: 0.97, eight: 0.96.
-  if (converts && whole_aligned_row && plan.threads <= 512) {
+  if (converts && !shared_row && plan.threads <= 512) {
     const bool one_more_block = plan.threads > 128 && !has_long_code(spec);
     return held <= 16 ? (one_more_block ? 64 : 72) : held <= 20 ? 72 : 96;
   }
-  if (!converts && whole_aligned_row && held > 16 && held <= 32) return 72;
+  if (!converts && !shared_row && held > 16 && held <= 32) return 72;
   if (held <= 16)
-    return plan.threads > 512 ? 64 : (converts || (shared_row && plan.unaligned) ? 80 : 64) + exchanging;
+    return plan.threads > 512 ? 64 : (converts ? 80 : 64) + exchanging;
   if (!converts && spec.affine == Affine::weight_bias && has_idle_threads(plan, spec) && held > 32)
     return held <= 44 ? 128 : 168;
-  if (held <= 32 && !converts) return plan.unaligned ? 168 : 80 + exchanging;
+  if (held <= 32 && !converts) return 80 + exchanging;
   return 128;
 }
 

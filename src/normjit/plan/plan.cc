@@ -200,8 +200,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.unaligned && !persistent &&
       (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) || vector_bytes > 16))
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
-           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation, amax or output of 8 or 4 "
-           "bits";
+           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation, amax, second results, "
+           "scales of rows or blocks, or output of 4 bits";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
   if (scales_blocks(spec) && plan.strategy != Strategy::generic &&
       plan.vector * std::min(plan.threads_per_row, kWarp) < block_columns(spec))
@@ -357,7 +357,9 @@ Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device
   if (plan.strategy == Strategy::gradient_columns)
     return plan.exchange == Exchange::grid ? grid(1, resident, chunks_of(plan, spec), resident)
                                            : grid(1, 1, 1, 1);
-  const bool persistent = plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid;
+  // Blocks of unaligned rows copy the parameters to shared memory, once for all of their rows.
+  const bool persistent = plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid ||
+                          (plan.unaligned && spec.affine != Affine::none);
   const std::int64_t most = persistent ? resident : spec.amax ? resident * kRoundsWithAmax : kMaxInt;
   const std::int64_t parts = std::max<std::int64_t>(1, most / plan.blocks_per_row);
   return grid(rows_per_block(plan), parts, plan.blocks_per_row, parts * plan.blocks_per_row);
@@ -406,7 +408,8 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
   } else if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = span < covered(plan, spec) ? span : spec.columns;
-    bytes = plan.threads / plan.threads_per_row * plan_math::stage_bytes(columns, plan.vector, largest);
+    const int size = static_cast<int>(spec.affine) * size_of(spec.weight) * (spec.affine_rows ? 2 : 1);
+    bytes = plan_math::planes_bytes(columns, plan.vector, size);
   } else {
     const std::int64_t room = plan_math::ring_room(columns_per_block(plan), plan.vector, plan.unaligned);
     const auto places_of = [&](std::int64_t places, int column) {
