@@ -66,7 +66,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 
   // Double-buffered: the parts of a row are overwritten two rows later, behind the barrier of the row
   // between.
-  const Planes planes = planes_of_block();
+  Planes planes = {nullptr};
+  if (kPlaced > 0) {
+    NJ_DYNAMIC_SHARED(ColumnParameters, shared);
+    planes.base = shared;
+  }
   unsigned turn = 0;
   Largest amax = {0};
   for (long long i = blockIdx.x / kBlocksPerRow; i < on.rows; i += teams, ++turn) {

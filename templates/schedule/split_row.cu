@@ -147,7 +147,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Schedule, shared_schedule, 1);
   const Workspace& w = shared_workspace[0];
   const Schedule& schedule = shared_schedule[0];
-  const Planes planes = planes_of_block();
+  Planes planes = {nullptr};
+  if (kPlaced > 0) {
+    NJ_DYNAMIC_SHARED(ColumnParameters, shared);
+    planes.base = shared;
+  }
   const int lane = threadIdx.x;
   const bool first = lane == 0;
 

@@ -7,11 +7,13 @@ namespace normjit {
 
 static_assert(!kUnaligned || !(kAddsToResult || kRowParameters > 0),
               "operands of a row are cut at the same columns");
-static_assert(!kUnaligned || kParameters <= 2, "the parameters of a column are read in one access");
 
-// The parameters of a column.
-struct alignas(kParameterPlaces * sizeof(Weight)) ColumnParameters {
-  Weight at[kParameterPlaces];
+// The parameters of a column that lie there.
+enum : int { kPlaced = kUnaligned ? kParameters : 0 };
+enum : int { kPlaces = kPlaced > 0 ? kPlaced : 1 };  // of an array of them
+static_assert(kPlaced <= 2, "the parameters of a column are read in one access");
+struct ColumnParameters {
+  Weight at[kPlaces];
 };
 
 // Those of the columns that a block has, twice where rows have their own: of a row and of the one before.
@@ -28,10 +30,10 @@ struct Planes {
   }
   NJ_METHOD ElementParameters parameters(const ColumnParameters* place) const {
     ElementParameters one = {};
-    if constexpr (kParameters > 0) {
+    if constexpr (kPlaced > 0) {
       const auto column = hw::load_shared<ColumnParameters>(place);
 #pragma unroll
-      for (int p = 0; p < kParameters; ++p) one.at[p] = widen(column.at, p);
+      for (int p = 0; p < kPlaced; ++p) one.at[p] = widen(column.at, p);
     }
     return one;
   }
@@ -39,45 +41,36 @@ struct Planes {
   // Fills them with the parameters of `count` columns. All threads of the block call this, and meet before
   // they read.
   NJ_METHOD void fill(const Columns& columns, int count, int lane) const {
-    if constexpr (kParameters > 0) {
+    if constexpr (kPlaced > 0) {
       constexpr int kAccess = sizeof(Vec<Weight>) < 16 ? sizeof(Vec<Weight>) : 16;
       bool in_vectors = true;
 #pragma unroll
-      for (int p = 0; p < kParameters; ++p)
+      for (int p = 0; p < kPlaced; ++p)
         in_vectors = in_vectors && reinterpret_cast<unsigned long long>(columns.at[p]) % kAccess == 0;
       const int vectors = in_vectors ? count / kVector : 0;
 #pragma unroll 2
       for (int v = lane; v < vectors; v += kThreads) {
-        Vec<Weight> loaded[kParameterPlaces];
+        Vec<Weight> loaded[kPlaces];
 #pragma unroll
-        for (int p = 0; p < kParameters; ++p) loaded[p] = load<hw::Cache::keep>(columns.at[p] + v * kVector);
+        for (int p = 0; p < kPlaced; ++p) loaded[p] = load<hw::Cache::keep>(columns.at[p] + v * kVector);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
           ColumnParameters one;
 #pragma unroll
-          for (int p = 0; p < kParameters; ++p) one.at[p] = loaded[p].at[i];
+          for (int p = 0; p < kPlaced; ++p) one.at[p] = loaded[p].at[i];
           hw::store_shared(base + i * kPlane + v, one);
         }
       }
       for (int c = vectors * kVector + lane; c < count; c += kThreads) {
         ColumnParameters one;
 #pragma unroll
-        for (int p = 0; p < kParameters; ++p)
+        for (int p = 0; p < kPlaced; ++p)
           one.at[p] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + c);
         hw::store_shared(place(c), one);
       }
     }
   }
 };
-
-NJ_DEVICE Planes planes_of_block() {
-  if constexpr (kUnaligned && kParameters > 0) {
-    NJ_DYNAMIC_SHARED(ColumnParameters, shared);
-    return {shared};
-  } else {
-    return {nullptr};
-  }
-}
 
 // As write(). (A template, so that schedules whose accesses it does not fit leave it out.)
 template <class Any>

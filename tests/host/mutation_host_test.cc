@@ -380,14 +380,14 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=128/f32 block_row threads=32 threads_per_row=32 vector=4 per_thread=1 unaligned=1 "
      "arch=sm_90 rows=2 x_shift=1 seed=86",
      {0},
-     {"layout.cuh", "op/source.cuh"}},
+     {"layout.cuh", "op/source.cuh", "schedule/unaligned.cuh"}},
     // Weights that are misaligned, one or the other.
     {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
-     "arch=sm_90 rows=3 weight_shift=1 seed=43",
+     "arch=sm_90 rows=3 weight_shift=1 guard=before seed=43",
      {0},
      {"schedule/unaligned.cuh"}},
     {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
-     "arch=sm_90 rows=3 bias_shift=1 seed=44",
+     "arch=sm_90 rows=3 bias_shift=1 guard=before seed=44",
      {0},
      {"schedule/unaligned.cuh"}},
     // Weights that are both aligned.
