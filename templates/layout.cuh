@@ -92,8 +92,8 @@ NJ_DEVICE bool inside(int k, int lane, const Cut& cut) {
   return kWhole || (k + 1) * kThreadsPerRow * kStep <= kSurely || column(k, lane) < cut.body;
 }
 
-// The single elements of an unaligned row or chunk, one of a lane at most. They belong to the warp that has the
-// last vector, if all vectors begin with the row: then as many columns are in a warp wherever the row begins.
+// The single elements of an unaligned row or chunk, one of a lane at most. They belong to the warp that has
+// the last vector of a row that begins with a vector: so a warp has as many columns wherever the row begins.
 NJ_DEVICE int warp_of_edges(int count) {
   return count < kVector ? 0 : (count / kVector - 1) % kThreadsPerRow / kWarp;
 }

@@ -12,8 +12,7 @@ template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
   load_vectors<kCache>(fragment.part, from, lane, cut);
   if constexpr (!kHasPrologue)  // sums are never cut, so that they have no edges
-    if (has_edge(lane, cut))
-      fragment.edge = hw::load<kCache, Input>(from.x + cut.edge(edge_of(lane, cut)));
+    if (has_edge(lane, cut)) fragment.edge = hw::load<kCache, Input>(from.x + cut.edge(edge_of(lane, cut)));
 }
 // The same from the sum that was written, where kSumIsExact.
 template <hw::Cache kCache, class Any>

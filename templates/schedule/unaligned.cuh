@@ -64,8 +64,7 @@ struct Planes {
       for (int c = vectors * kVector + lane; c < count; c += kThreads) {
         ColumnParameters one;
 #pragma unroll
-        for (int p = 0; p < kPlaced; ++p)
-          one.at[p] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + c);
+        for (int p = 0; p < kPlaced; ++p) one.at[p] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + c);
         hw::store_shared(place(c), one);
       }
     }

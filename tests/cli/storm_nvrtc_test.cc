@@ -29,8 +29,7 @@ std::vector<std::string> storm_specs() {
 
 TEST(PrebuildStorm, CompilesEachKernelOnce) {
   const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
-  const auto kernels =
-      kSpecs * static_cast<int>(plans(parse_spec(storm_specs()[0]).value(), device).size());
+  const auto kernels = kSpecs * static_cast<int>(plans(parse_spec(storm_specs()[0]).value(), device).size());
   const TempDirectory directory;
   std::vector<std::string> command = {"prebuild", "--arch",      "sm_90",
                                       "--json",   "--cache-dir", directory / "cache"};

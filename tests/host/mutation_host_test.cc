@@ -368,7 +368,8 @@ const std::vector<Pinned> kPinned = {
      "arch=sm_90 rows=5 x_gap=1 y_gap=1 blocks=2 inputs=large_mean seed=90",
      {0, 13},
      {"layout.cuh", "schedule/unaligned.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
-    {"layernorm/cols=301/f16/wb:rows block_row threads=64 threads_per_row=64 vector=8 per_thread=1 unaligned=1 "
+    {"layernorm/cols=301/f16/wb:rows block_row threads=64 threads_per_row=64 vector=8 per_thread=1 "
+     "unaligned=1 "
      "arch=sm_90 rows=7 blocks=2 seed=91",
      {0, 13, 5},
      {"schedule/unaligned.cuh", "schedule/block_row.cu"}},

@@ -156,7 +156,8 @@ class RandomKernelsGpu : public GpuTest {
       c.device.sm_count = multiprocessors;
       c.inputs = kInputs[i % 4];
       // The variance of one column is 0. Without epsilon the result is 0 / 0, or, where a compiler fuses the
-      // product with a gate into the difference from the mean, the rounding error of that product over itself.
+      // product with a gate into the difference from the mean, the rounding error of that product over
+      // itself.
       const bool undefined = c.spec.norm == Norm::layer && c.spec.columns == 1 && c.spec.epsilon == 0;
       if (legal(c) && c.rows > 0 && !undefined) pairs.push_back({.c = c, .source = {}, .on_host = {}});
     }

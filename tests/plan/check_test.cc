@@ -218,10 +218,8 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
   expect_refused(canonical({.columns = 4097}),
                  {Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
                  {{"unaligned rows need", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
-  const auto by_row = canonical({.columns = 4097,
-                                 .input = DType::f16,
-                                 .output = DType::e4m3,
-                                 .quantization = Quantization::row});
+  const auto by_row = canonical(
+      {.columns = 4097, .input = DType::f16, .output = DType::e4m3, .quantization = Quantization::row});
   EXPECT_THAT(check(realigned, by_row, h200()).error().message, HasSubstr("scales of rows"));
   NormSpec by_tensor = by_row;
   by_tensor.quantization = Quantization::tensor;

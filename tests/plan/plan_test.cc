@@ -143,7 +143,7 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
           ASSERT_LT((teams - 1) * per_team, rows) << "a block without a row";
           if (plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid ||
               (plan.unaligned && spec.affine != Affine::none)) {
-            ASSERT_LE(blocks, resident) << "blocks that wait for others, or that copy parameters, run at once";
+            ASSERT_LE(blocks, resident) << "blocks that wait for others or copy parameters run at once";
           } else if (blocks + plan.blocks_per_row <= kMaxGrid) {
             ASSERT_GE(teams * per_team, rows) << "a row without a block";
           }
@@ -296,8 +296,8 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   rounded.rounding = Rounding::sum;
   EXPECT_EQ(added(bf16, 14, 8), 14 * 16'384);
   EXPECT_EQ(added(rounded, 25, 8), 25 * 8192 + 3 * 8192);
-  // Unaligned rows: the parameters of the columns of a block, in whole vectors; of two rows where each row has
-  // its own.
+  // Unaligned rows: the parameters of the columns of a block, in whole vectors; of two rows where each row
+  // has its own.
   Plan unaligned{Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true};
   EXPECT_EQ(shared_bytes(unaligned, {.columns = 4097}), 0);
   NormSpec affine{.columns = 4097, .affine = Affine::weight_bias};

@@ -194,8 +194,8 @@ class Enumeration {
     if (rows && elements > most) return kNone;
     if (plan.strategy == Strategy::staged_rows && elements * size_of(compute_type(spec)) > 4 * most)
       return kNone;
-    // Where each row has a scale or shift of its own, more elements of rows side by side spill: 50 of bf16 160
-    // bytes, 58 of them 290, 64 of them 350, 66 of them 1000.
+    // Where each row has a scale or shift of its own, more elements of rows side by side spill: 50 of bf16
+    // 160 bytes, 58 of them 290, 64 of them 350, 66 of them 1000.
     constexpr int kMostModulated = 50;
     if (plan.strategy == Strategy::staged_rows && row_parameters(spec) > 0 &&
         elements * plan.group_rows > kMostModulated)

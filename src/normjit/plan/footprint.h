@@ -23,7 +23,7 @@ inline constexpr std::int64_t kMeetingBytes = plan_math::kHeaderBytes +
 inline constexpr int kWarp = 32;
 inline constexpr int kRowsTogether = 64;             // rows that count as one with channels first: RowsRegime
 inline constexpr int kMultiprocessorsOfLoneRow = 8;  // at least: RowsRegime::lone
-inline constexpr int kMaxCluster = 8;                // blocks of a cluster that every GPU with clusters supports
+inline constexpr int kMaxCluster = 8;  // blocks of a cluster that every GPU with clusters supports
 using plan_math::ceil_div;
 
 // The most rows of all regimes below this one.
@@ -538,8 +538,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     return held <= 16 ? (one_more_block ? 64 : 72) : held <= 20 ? 72 : 96;
   }
   if (!converts && !shared_row && held > 16 && held <= 32) return 72;
-  if (held <= 16)
-    return plan.threads > 512 ? 64 : (converts ? 80 : 64) + exchanging;
+  if (held <= 16) return plan.threads > 512 ? 64 : (converts ? 80 : 64) + exchanging;
   if (!converts && spec.affine == Affine::weight_bias && has_idle_threads(plan, spec) && held > 32)
     return held <= 44 ? 128 : 168;
   if (held <= 32 && !converts) return 80 + exchanging;
