@@ -886,8 +886,6 @@ constexpr Fault kFaults[] = {
      "to.at[p] = load<hw::Cache::evict_last>(columns.at[p]",
      "to.at[p] = load<hw::Cache::evict_last>(columns.at[0]"},
 
-    {"parameters of a cluster are read before all are there", kBlockRow,
-     "if constexpr (Exchange::chosen == Exchange::cluster) hw::block_barrier();", ""},
     {"parameters of a chunk are read before all are there", kSplitRow,
      "cut.count, lane);\n            hw::block_barrier();", "cut.count, lane);"},
     {"parameters of a row are written over while others read them", kUnaligned,

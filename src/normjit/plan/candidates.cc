@@ -192,14 +192,14 @@ class Enumeration {
     const int elements = plan.per_thread * plan.vector;
     const int most = spec.in_bias ? kMostWithBias : moves_other_rows(spec) ? kMostOfSums : kMostElements;
     if (rows && elements > most) return kNone;
-    if (plan.strategy == Strategy::staged_rows && elements * size_of(compute_type(spec)) > 4 * most)
-      return kNone;
-    // Where each row has a scale or shift of its own, more elements of rows side by side spill: 50 of bf16
-    // 160 bytes, 58 of them 290, 64 of them 350, 66 of them 1000.
-    constexpr int kMostModulated = 50;
-    if (plan.strategy == Strategy::staged_rows && row_parameters(spec) > 0 &&
-        elements * plan.group_rows > kMostModulated)
-      return kNone;
+    // More elements of rows side by side spill. Where each row has a scale or shift of its own, 50 of bf16
+    // take 160 bytes, 66 of them 1000, 34 before a function and 8 bits 88. Vectors before a function: 64
+    // elements 8 bytes, 70 of them 100.
+    const bool staged = plan.strategy == Strategy::staged_rows, long_code = has_long_code(spec);
+    const int most_modulated = long_code && is_narrow(spec.output) ? 32 : 50;
+    if (staged && elements * size_of(compute_type(spec)) > 4 * most) return kNone;
+    if (staged && row_parameters(spec) > 0 && elements * plan.group_rows > most_modulated) return kNone;
+    if (staged && long_code && plan.vector > 1 && elements > 60) return kNone;
     if (use_.device.arch == kMeasuredArch && !more) {
       // Rows with a tail are sure to spill: 36 registers of a row in 80 160 to 290 bytes, 44 of them 800.
       const bool spills = held > 32 && spec.columns % columns_per_block(plan) != 0;
