@@ -363,11 +363,20 @@ const std::vector<Pinned> kPinned = {
      "unaligned=1 arch=sm_90 rows=5 x_gap=1 y_gap=2 blocks=2 seed=83",
      {0},
      {"op/statistics.cuh", "schedule/block_row.cu"}},
-    // The single elements in the third warp of four; parameters of each row; results of 8 bits.
-    {"layernorm/cols=635/bf16/wb block_row threads=128 threads_per_row=128 vector=8 per_thread=1 unaligned=1 "
+    // The single elements in the second warp of four, where the last vector is the last of it, and in the third,
+    // where it is the first; no vector at all; parameters of each row; results of 8 bits.
+    {"layernorm/cols=515/bf16/wb block_row threads=128 threads_per_row=128 vector=8 per_thread=1 unaligned=1 "
      "arch=sm_90 rows=5 x_gap=1 y_gap=1 blocks=2 inputs=large_mean seed=90",
      {0, 13},
-     {"layout.cuh", "schedule/unaligned.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+     {"layout.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+    {"layernorm/cols=523/bf16/wb block_row threads=128 threads_per_row=128 vector=8 per_thread=1 unaligned=1 "
+     "arch=sm_90 rows=5 x_gap=1 y_gap=1 blocks=2 inputs=large_mean seed=93",
+     {0},
+     {"layout.cuh"}},
+    {"layernorm/cols=5/bf16/w block_row threads=32 threads_per_row=32 vector=8 per_thread=1 unaligned=1 "
+     "arch=sm_90 rows=3 guard=before seed=94",
+     {0},
+     {"layout.cuh", "schedule/block_row.cu"}},
     {"layernorm/cols=301/f16/wb:rows block_row threads=64 threads_per_row=64 vector=8 per_thread=1 "
      "unaligned=1 "
      "arch=sm_90 rows=7 blocks=2 seed=91",
