@@ -98,7 +98,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       load_early(early, columns_of(on, row).from(begin), lane, {0, 0, count, count});
       hw::allow_next_launch();
     }
-    if constexpr (kUnaligned) {
+    if constexpr (kPlaced > 0) {
       if (kAffineRows || turn == 0) {
         planes.of_turn(turn).fill(columns_of(on, row).from(begin), count, lane);
         // Without a cluster the barrier of the parts suffices.

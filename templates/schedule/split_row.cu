@@ -233,7 +233,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {
           const Planes of_row = planes.of_turn(i);
-          if (kAffineRows || i == 0) {
+          if (kPlaced > 0 && (kAffineRows || i == 0)) {
             of_row.fill(columns_of(on, row + i).from(begin), cut.count, lane);
             hw::block_barrier();
           }

@@ -41,32 +41,28 @@ struct Planes {
   // Fills them with the parameters of `count` columns. All threads of the block call this, and meet before
   // they read.
   NJ_METHOD void fill(const Columns& columns, int count, int lane) const {
-    if constexpr (kPlaced > 0) {
-      constexpr int kAccess = sizeof(Vec<Weight>) < 16 ? sizeof(Vec<Weight>) : 16;
-      bool in_vectors = true;
+    bool in_vectors = true;
 #pragma unroll
-      for (int p = 0; p < kPlaced; ++p)
-        in_vectors = in_vectors && reinterpret_cast<unsigned long long>(columns.at[p]) % kAccess == 0;
-      const int vectors = in_vectors ? count / kVector : 0;
+    for (int p = 0; p < kPlaced; ++p) in_vectors = in_vectors && cut_of(columns.at[p], count).past == 0;
+    const int vectors = in_vectors ? count / kVector : 0;
 #pragma unroll 2
-      for (int v = lane; v < vectors; v += kThreads) {
-        Vec<Weight> loaded[kPlaces];
+    for (int v = lane; v < vectors; v += kThreads) {
+      Vec<Weight> loaded[kPlaces];
 #pragma unroll
-        for (int p = 0; p < kPlaced; ++p) loaded[p] = load<hw::Cache::keep>(columns.at[p] + v * kVector);
+      for (int p = 0; p < kPlaced; ++p) loaded[p] = load<hw::Cache::keep>(columns.at[p] + v * kVector);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          ColumnParameters one;
-#pragma unroll
-          for (int p = 0; p < kPlaced; ++p) one.at[p] = loaded[p].at[i];
-          hw::store_shared(base + i * kPlane + v, one);
-        }
-      }
-      for (int c = vectors * kVector + lane; c < count; c += kThreads) {
+      for (int i = 0; i < kVector; ++i) {
         ColumnParameters one;
 #pragma unroll
-        for (int p = 0; p < kPlaced; ++p) one.at[p] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + c);
-        hw::store_shared(place(c), one);
+        for (int p = 0; p < kPlaced; ++p) one.at[p] = loaded[p].at[i];
+        hw::store_shared(base + i * kPlane + v, one);
       }
+    }
+    for (int c = vectors * kVector + lane; c < count; c += kThreads) {
+      ColumnParameters one;
+#pragma unroll
+      for (int p = 0; p < kPlaced; ++p) one.at[p] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + c);
+      hw::store_shared(place(c), one);
     }
   }
 };

@@ -1532,7 +1532,6 @@ TEST(HostCornersOfUnalignedRows, WarpsAndParameters) {
                        .per_thread = (vectors + 127) / 128};
       Plan cluster = block;
       cluster.threads = cluster.threads_per_row = 64;
-      cluster.per_thread = (vectors + 127) / 128;
       cluster.blocks_per_row = 2;
       cluster.exchange = Exchange::cluster;
       const Plan split{.strategy = Strategy::split_row,

@@ -364,7 +364,7 @@ const std::vector<Pinned> kPinned = {
      {0},
      {"op/statistics.cuh", "schedule/block_row.cu"}},
     // The single elements in the second warp of four, where the last vector is the last of it, and in the third,
-    // where it is the first; no vector at all; parameters of each row; results of 8 bits.
+    // where it is the first; no vector at all; parameters of each row.
     {"layernorm/cols=515/bf16/wb block_row threads=128 threads_per_row=128 vector=8 per_thread=1 unaligned=1 "
      "arch=sm_90 rows=5 x_gap=1 y_gap=1 blocks=2 inputs=large_mean seed=90",
      {0, 13},
@@ -378,8 +378,7 @@ const std::vector<Pinned> kPinned = {
      {0},
      {"layout.cuh", "schedule/block_row.cu"}},
     {"layernorm/cols=301/f16/wb:rows block_row threads=64 threads_per_row=64 vector=8 per_thread=1 "
-     "unaligned=1 "
-     "arch=sm_90 rows=7 blocks=2 seed=91",
+     "unaligned=1 arch=sm_90 rows=7 blocks=2 seed=91",
      {0, 13, 5},
      {"schedule/unaligned.cuh", "schedule/block_row.cu"}},
     {"rmsnorm/cols=301/f32/w:rows split_row threads=32 threads_per_row=32 vector=4 per_thread=1 group_rows=4 "

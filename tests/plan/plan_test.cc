@@ -274,7 +274,7 @@ TEST(SharedBytes, HaveNoRoomForAGate) {
   }
 }
 
-TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
+TEST(SharedBytes, HoldTheRingOrTheParametersOfUnalignedRows) {
   const NormSpec f32{.columns = 4096};
   EXPECT_EQ(shared_bytes({Strategy::block_row, 256, 256, 4, 4, 1, 1}, f32), 0);
   EXPECT_EQ(shared_bytes({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 28}, f32),

@@ -397,14 +397,13 @@ Arch target_of(const Plan& plan, const NormSpec& spec, Arch arch) noexcept {
 }
 
 int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
-  const int largest = widest_element(spec);
   std::int64_t bytes;  // each factor is at most kMaxInt, so that the product fits
   if (plan.strategy == Strategy::gradient_ring) {
     const std::int64_t place = std::min<std::int64_t>(columns_per_block(plan), kMaxInt) * read_bytes(spec);
     bytes = std::max(0, plan.stages) * std::min(place, kMaxInt);
   } else if (plan.strategy == Strategy::staged_rows) {
     bytes = staged_tiles(spec) * std::min(rows_per_block(plan), kMaxInt) *
-            std::min<std::int64_t>(plan_math::tile_bytes(1, spec.columns, largest), kMaxInt);
+            std::min<std::int64_t>(plan_math::tile_bytes(1, spec.columns, widest_element(spec)), kMaxInt);
   } else if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = span < covered(plan, spec) ? span : spec.columns;
