@@ -33,9 +33,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FACTS = ["seed", "layer", "spec", "rows", "plan", "microseconds", "copy_us", "ptxas_registers", "ptxas_spill_bytes"]
 DEPTH = 6  # the most; trees of less have questions without an answer at their end
 FAMILIES = {
-    "forward": {"iterations": 400, "learning_rate": 0.1, "depth": 6},
-    "channels_first": {"iterations": 200, "learning_rate": 0.05, "depth": 4},
-    "gradients": {"iterations": 240, "learning_rate": 0.1, "depth": 6},
+    "forward": {"iterations": 800, "learning_rate": 0.1, "depth": 6},
+    "channels_first": {"iterations": 400, "learning_rate": 0.05, "depth": 4},
+    "gradients": {"iterations": 480, "learning_rate": 0.1, "depth": 6},
 }
 WEIGHTS = {"forward": (0.15, 1.5), "channels_first": (1, 1), "gradients": (0.05, 3)}  # the least, the most
 FOLDS = 5

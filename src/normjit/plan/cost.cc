@@ -22,7 +22,7 @@ PlanFamily family_of(const NormSpec& spec) {
 
 // So many plans pass through a tree side by side, in vector instructions that every processor has, which GCC
 // and Clang make of these types.
-constexpr std::size_t kTogether = 16, kLanes = 4, kVectors = kTogether / kLanes;
+constexpr std::size_t kLanes = 4, kVectors = 4, kTogether = kVectors * kLanes;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
 
@@ -45,19 +45,26 @@ struct alignas(Floats) Together {
 
 using Sums = std::array<std::int32_t, kTogether>;
 
+// Of the first kOf vectors of plans.
+template <std::size_t kOf>
 Sums sums_of_leaves(std::span<const Tree> trees, const Together& plans) {
   Sums sums{};
   for (const Tree& tree : trees) {
-    Ints answers[kVectors] = {};
+    Ints answers[kOf] = {};
     for (std::size_t i = std::size(tree.splits); i-- > 0;) {
       const auto feature = static_cast<std::size_t>(tree.splits[i].feature);
       const float threshold = tree.splits[i].threshold;
-      for (std::size_t v = 0; v < kVectors; ++v)  // what is true is -1
+      for (std::size_t v = 0; v < kOf; ++v)  // what is true is -1
         answers[v] = answers[v] + answers[v] - (plans.vector(feature, v) > threshold);
     }
-    for (std::size_t i = 0; i < kTogether; ++i) sums[i] += tree.leaves[answers[i / kLanes][i % kLanes]];
+    for (std::size_t i = 0; i < kOf * kLanes; ++i) sums[i] += tree.leaves[answers[i / kLanes][i % kLanes]];
   }
   return sums;
+}
+// Of the first `count` plans.
+Sums sums_of_leaves(std::span<const Tree> trees, const Together& plans, std::size_t count) {
+  if (count <= kLanes) return sums_of_leaves<1>(trees, plans);
+  return count <= 2 * kLanes ? sums_of_leaves<2>(trees, plans) : sums_of_leaves<kVectors>(trees, plans);
 }
 
 // What would be the case without a reason for a plan to be slow.
@@ -99,7 +106,7 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
     for (std::size_t begin = 0; begin < those.size(); begin += kTogether) {
       const std::size_t count = std::min(kTogether, those.size() - begin);
       for (std::size_t i = 0; i < count; ++i) together.set(i, features[those[begin + i]]);
-      const Sums sums = sums_of_leaves(say, together);
+      const Sums sums = sums_of_leaves(say, together, count);
       for (std::size_t i = 0; i < count; ++i) costs[those[begin + i]] += static_cast<float>(sums[i]) * kUnit;
     }
   };
@@ -107,7 +114,7 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   // that stay behind cost more than they.
   constexpr struct {
     std::size_t trees, kept;
-  } kRounds[] = {{12, 4 * kTogether}, {32, 2 * kTogether}, {80, kTogether}, {~std::size_t{0}, 0}};
+  } kRounds[] = {{12, 64}, {40, 32}, {160, 16}, {400, 8}, {~std::size_t{0}, 0}};
   std::vector<std::size_t> order(plans.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto by_cost = [&](std::size_t a, std::size_t b) {
@@ -158,7 +165,7 @@ std::string_view why(const Plan& plan, const PlanUse& use) {
     }
     cases.set(i, without);
   }
-  const Sums sums = sums_of_leaves(trees_of(family_of(use.spec)), cases);
+  const Sums sums = sums_of_leaves(trees_of(family_of(use.spec)), cases, kCases);
   std::size_t best = 0;
   for (std::size_t i = 1; i < kCases; ++i)
     if (sums[i] < sums[best]) best = i;
