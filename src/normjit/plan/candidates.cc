@@ -193,10 +193,10 @@ class Enumeration {
     const int most = spec.in_bias ? kMostWithBias : moves_other_rows(spec) ? kMostOfSums : kMostElements;
     if (rows && elements > most) return kNone;
     // More elements of rows side by side spill. Where each row has a scale or shift of its own, 50 of bf16
-    // take 160 bytes, 66 of them 1000, 34 before a function and 8 bits 88. Vectors before a function: 64
+    // take 160 bytes, 66 of them 1000, 24 before a function and 8 bits 208. Vectors before a function: 64
     // elements 8 bytes, 70 of them 100.
     const bool staged = plan.strategy == Strategy::staged_rows, long_code = has_long_code(spec);
-    const int most_modulated = long_code && is_narrow(spec.output) ? 32 : 50;
+    const int most_modulated = long_code && is_narrow(spec.output) ? 20 : 50;
     if (staged && elements * size_of(compute_type(spec)) > 4 * most) return kNone;
     if (staged && row_parameters(spec) > 0 && elements * plan.group_rows > most_modulated) return kNone;
     if (staged && long_code && plan.vector > 1 && elements > 60) return kNone;

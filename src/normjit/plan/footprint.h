@@ -480,7 +480,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
     const bool more = shared_row && !same && calls;
     const bool all_at_once = adds && row_parameters(spec) > 0 && elements > 2;
-    return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more ? 128 : 168;
+    const bool most = all_at_once && calls && elements > 4;
+    return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more && !most ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
@@ -638,6 +639,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
   if (arch.number >= 100 && plan.strategy == Strategy::split_row && adds_rows(spec) &&
       size_of(spec.input) == 4 && held_registers(plan, spec) > 8)
     needed = std::max(needed, 168);
+  // 33 single elements and more take local memory in 80 registers.
+  if (staged && plan.vector == 1 && plan.per_thread > 32 && arch.number < 90) needed += 16;
   if (has_more_results(spec)) needed += spec.amax && plan.exchange == Exchange::grid ? 40 : 8;
   if (plan.strategy == Strategy::persistent_row || !is_narrow(spec.output)) return needed;
   if (spec.output != DType::s8)
