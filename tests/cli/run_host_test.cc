@@ -565,7 +565,7 @@ class RunOnHostWithoutABarrier : public RunOnHost {
             "block_row threads=256 threads_per_row=256 vector=4 per_thread=4"};
   }
 
-  int reading_line_ = 0;
+  int reading_line_ = 0;  // where block_row.cu reads what other warps have written
 };
 
 TEST_F(RunOnHostWithoutABarrier, TheMessageSaysWhatWhereAndHowToSeeItAgain) {

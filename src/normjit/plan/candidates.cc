@@ -344,10 +344,12 @@ class Enumeration {
     if (in_double && (!same_dtypes(spec) || calls_function(spec))) return;
     plan.unaligned = aligned_elements(spec, use_.alignment) < bulk_elements(spec) ||
                      (in_double && spec.columns % columns_per_block(plan) != 0);
-    // From sm_120 on the compiler does not move registers between warps. Single elements, weight and bias with
-    // scale and shift of each row, and a function beside three of these need more than threads then have.
-    const int parameters = static_cast<int>(spec.affine) + row_parameters(spec) + calls_function(spec);
-    if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > 3)) return;
+    // From sm_120 on the compiler does not move registers between warps. Single elements, weight and bias
+    // with scale and shift of each row, and three of these beside a function need more than threads then
+    // have.
+    const int parameters = static_cast<int>(spec.affine) + row_parameters(spec);
+    const int most = calls_function(spec) ? 2 : 3;
+    if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > most)) return;
     if (spills_in_ring(spec, use_.device.arch)) return;
     const auto add_with_ring = [&] {
       plan.stages =

@@ -478,10 +478,9 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
       return elements <= 16 ? 80 : 128;
     if (adds && (shared_row || plan.strategy == Strategy::split_row))
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
-    const bool more = shared_row && !same && calls;
     const bool all_at_once = adds && row_parameters(spec) > 0 && elements > 2;
-    const bool most = all_at_once && calls && elements > 4;
-    return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more && !most ? 128 : 168;
+    const bool more = calls && ((shared_row && !same) || (all_at_once && elements > 4));
+    return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
