@@ -101,5 +101,45 @@ NJ_DEVICE int edge_of(int lane, const Cut& cut) { return lane - warp_of_edges(cu
 NJ_DEVICE bool has_edge(int lane, const Cut& cut) {
   return kUnaligned && static_cast<unsigned>(edge_of(lane, cut)) < static_cast<unsigned>(cut.edges());
 }
+NJ_DEVICE int column_of_edge(int lane, const Cut& cut) { return cut.edge(edge_of(lane, cut)); }
+
+// Other operands of an unaligned row have vectors where x has them. If they are not aligned there, they are
+// moved in single elements: of rows with as many columns between them seldom.
+template <class T>
+NJ_DEVICE bool is_aligned(const T* row, const Cut& cut) {
+  return !kUnaligned || cut_of(row, cut.count).head == cut.head;
+}
+template <hw::Cache kCache, bool kAligned, class T>
+NJ_DEVICE Vec<T> load_vector(const T* from) {
+  if constexpr (kAligned) {
+    return load<kCache>(from);
+  } else {
+    Vec<T> elements;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) elements.at[i] = hw::load<kCache, T>(from + i);
+    return elements;
+  }
+}
+template <class T>
+NJ_DEVICE void store_vector(T* to, Vec<T> value, bool aligned) {
+  if constexpr (!kUnaligned) {
+    store(to, value);
+  } else {
+    hw::opaque(value);
+    if (aligned) {
+      store(to, value);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) hw::store(to + i, value.at[i]);
+    }
+  }
+}
+// All of a lane's vectors, the first of which is there.
+template <hw::Cache kCache, bool kAligned, class T>
+NJ_DEVICE void load_vectors(Vec<T>* part, const T* first, int lane, const Cut& cut) {
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) part[k] = load_vector<kCache, kAligned>(at(first, k, 0));
+}
 
 }  // namespace normjit

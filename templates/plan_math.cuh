@@ -42,11 +42,6 @@ NJ_MATH bool early_parameters(int per_thread, int words, bool low_occupancy, boo
           (of_row_in_warp && per_thread <= 5 && per_thread * words <= 100)) &&
          !unaligned;
 }
-// Whether a consumer of single elements keeps the parameters of its columns, widened to `size` bytes, in
-// `most` registers from row to row.
-NJ_MATH bool keeps_parameters(long long elements, int parameters, int size, int most) {
-  return elements * parameters * size <= 4LL * most;
-}
 
 // ---- Shared memory, in bytes ----
 
@@ -61,6 +56,10 @@ NJ_MATH long long tile_bytes(long long rows, long long columns, int largest) {
 // Of the parameters of unaligned rows, `size` bytes a column, in planes of as many columns each.
 NJ_MATH long long planes_bytes(long long columns, int vector, int size) {
   return ceil_div(ceil_div(columns, vector) * vector * size, 16) * 16;
+}
+// Columns that a block has of a row: a span, or with a ring as many as `sharing` blocks take of its chunks.
+NJ_MATH long long columns_of_block(long long columns, long long span, int sharing) {
+  return sharing > 0 ? ceil_div(ceil_div(columns, span), sharing) * span : span;
 }
 // Columns for which a place of the ring of persistent_row has room.
 NJ_MATH long long ring_room(long long span, int vector, bool unaligned) {

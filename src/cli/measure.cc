@@ -234,11 +234,10 @@ void Workbench::make_room(const Kernel& kernel) {
 std::vector<double> Workbench::times(const Kernel& kernel, int replays, double hopeless) {
   make_room(kernel);
   const std::unique_ptr<GpuGraph> launching = graph_of(kernel);
-  std::vector<double> times;
-  const double warm = replay(*launching);
-  do {
-    times.push_back(replay(*launching));
-  } while (static_cast<int>(times.size()) < replays && std::min(warm, times.front()) <= hopeless);
+  replay(*launching);  // warms up
+  std::vector<double> times = {replay(*launching), replay(*launching)};
+  if (const double least = std::min(times[0], times[1]); least > hopeless) return {least};
+  while (static_cast<int>(times.size()) < replays) times.push_back(replay(*launching));
   return times;
 }
 

@@ -95,9 +95,8 @@ class Workbench {
   Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
             std::int64_t rows, const MeasuredUse& use = {});
 
-  // The times of one launch of this kernel of the spec in so many replays of a graph of them, or in a single
-  // one where that takes longer than `hopeless`, and the replay that warms up did too: a host that is held up
-  // delays one of them.
+  // The times of one launch of this kernel of the spec in so many replays of a graph of them, two at least;
+  // the lesser of two alone where both are longer than `hopeless`: a host that is held up delays one of them.
   std::vector<double> times(const Kernel& kernel, int replays, double hopeless);
   // Times `replays` replays of each kernel, one of each in turn, and one of copies, so that all see the same
   // clocks. A kernel that does not run throws.

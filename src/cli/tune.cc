@@ -215,7 +215,7 @@ void add_tune(CommandLine& line) {
   normjit tune --manifest cache/manifests/llama.json && normjit export plans.njp --tuned
   normjit tune --random 100 --seed 7 --data layers.txt
 
-All plans, or so many of them, are measured in five replays, or in one where a plan takes more than four times as long as
+All plans, or so many of them, are measured in five replays, or in two where a plan takes more than four times as long as
 the best before it; then the best five, and the one that the planner's rules choose, as bench does. A plan that is more than
 1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this profile take it for this spec and alignment and the regime of the rows, which the output names, and prebuild builds it.
 Of several --rows of one regime the last one decides. "model" is the time that the planner expects over that of its choice.

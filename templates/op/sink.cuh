@@ -178,14 +178,15 @@ NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& 
 }
 
 // The results of a vector, one after the other: each(i, result).
-template <class T, class Each>
-NJ_DEVICE void each_result(const Vec<T>& x, const RowStatistics& s, const Parameters& parameters,
+template <class T, class Any, class Each>
+NJ_DEVICE void each_result(const Vec<T>& x, const RowStatistics& s, const Any& parameters,
                            const Vec<Residual>& residual, const Each& each) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
     each(i, result_of(widen(x, i), s, widen(parameters, i), kAddsToResult ? widen(residual, i) : Acc()));
 }
-NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
+template <class Any>
+NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Any& parameters,
                              const Vec<Residual>& residual, const Quantizer& by) {
   Narrowed<Output> y;
   each_result(x, s, parameters, residual, [&](int i, Acc v) { y.set(i, quantized(v, by)); });

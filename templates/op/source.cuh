@@ -90,43 +90,71 @@ NJ_DEVICE Vec<Residual> stored_sum(const Vec<T>& sum) {
   }
 }
 
-static_assert(!kUnaligned || !(kHasPrologue || kWritesSum), "operands of a row are cut at the same columns");
+static_assert(!kUnaligned || !(kHasInBias || (kGatesX && kHasGateTable)),
+              "operands of a column are not aligned where x is");
 
-// The vectors of a lane in the columns of `cut`. All loads are issued before the first is used.
+// One element of each operand.
 template <hw::Cache kCache>
-NJ_DEVICE void load_vectors(Vec<Held> (&part)[kPerThread], const Source& from, int lane, const Cut& cut) {
-  const Input* const first = first_of(from.x + cut.head, lane);
-  if constexpr (kHasPrologue) {
-    const Residual* const second = first_of(from.residual, lane);
-    Vec<Input> x[kPerThread];
-    Vec<Residual> residual[kPerThread];
-    Prologue other[kPerThread];
+struct SourceElement {
+  Input x;
+  Residual residual;
+  Mod gate;
+
+  NJ_METHOD void load(const Source& from, int column) {
+    x = hw::load<kCache, Input>(from.x + column);
+    if constexpr (kAddsResidual) residual = hw::load<kCache, Residual>(from.residual + column);
+    if constexpr (kGatesX) gate = hw::load<hw::Cache::keep, Mod>(from.gate + column);
+  }
+  NJ_METHOD Held sum() const {
+    return sum_of(widen(x), Acc(), kGatesX ? widen(gate) : Acc(), Acc(),
+                  kAddsResidual ? widen(residual) : Acc());
+  }
+};
+
+// The vectors of a lane in the columns of `cut`, and the single element that it may have. All loads are
+// issued before the first is used.
+template <hw::Cache kCache, bool kAligned>
+NJ_DEVICE void load_sums(Vec<Held>* part, Held& edge, const Source& from, int lane, const Cut& cut) {
+  Vec<Input> x[kPerThread];
+  Vec<Residual> residual[kPerThread];
+  Prologue other[kPerThread];
+  load_vectors<kCache, true>(x, first_of(from.x + cut.head, lane), lane, cut);
+  if constexpr (kAddsResidual)
+    load_vectors<kCache, kAligned>(residual, first_of(from.residual + cut.head, lane), lane, cut);
+  if constexpr (kHasInBias)
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) x[k] = load<kCache>(at(first, k, 0));
-    if constexpr (kAddsResidual)
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k)
-        if (inside(k, lane, cut)) residual[k] = load<kCache>(at(second, k, 0));
-    if constexpr (kHasInBias)
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k)
-        if (inside(k, lane, cut)) other[k].in_bias = load<hw::Cache::keep>(at(from.in_bias, k, lane));
-    if constexpr (kGatesX)
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k)
-        if (inside(k, lane, cut)) other[k].gate = load<hw::Cache::keep>(at(from.gate, k, lane));
-    if constexpr (kGatesX && kHasGateTable)
-#pragma unroll
-      for (int k = 0; k < kPerThread; ++k)
-        if (inside(k, lane, cut)) other[k].gate_table = load<hw::Cache::keep>(at(from.gate_table, k, lane));
+      if (inside(k, lane, cut)) other[k].in_bias = load<hw::Cache::keep>(at(from.in_bias, k, lane));
+  if constexpr (kGatesX)
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) part[k] = sum_of(x[k], other[k], residual[k]);
+      if (inside(k, lane, cut))
+        other[k].gate = load_vector<hw::Cache::keep, kAligned>(at(from.gate + cut.head, k, lane));
+  if constexpr (kGatesX && kHasGateTable)
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) other[k].gate_table = load<hw::Cache::keep>(at(from.gate_table, k, lane));
+  SourceElement<kCache> element;
+  if (has_edge(lane, cut)) element.load(from, column_of_edge(lane, cut));
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) part[k] = sum_of(x[k], other[k], residual[k]);
+  if (has_edge(lane, cut)) edge = element.sum();
+}
+template <hw::Cache kCache>
+NJ_DEVICE void load(Vec<Held>* part, Held& edge, const Source& from, int lane, const Cut& cut) {
+  if constexpr (!kHasPrologue) {
+    load_vectors<kCache, true>(part, first_of(from.x + cut.head, lane), lane, cut);
+    if (has_edge(lane, cut)) edge = hw::load<kCache, Input>(from.x + column_of_edge(lane, cut));
+  } else if constexpr (!kUnaligned) {
+    load_sums<kCache, true>(part, edge, from, lane, cut);
   } else {
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) part[k] = load<kCache>(at(first, k, 0));
+    const bool residual = !kAddsResidual || is_aligned(from.residual, cut);
+    if (residual && (!kGatesX || is_aligned(from.gate, cut))) {
+      load_sums<kCache, true>(part, edge, from, lane, cut);
+    } else {
+      load_sums<kCache, false>(part, edge, from, lane, cut);
+    }
   }
 }
 

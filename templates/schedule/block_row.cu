@@ -137,10 +137,12 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     }
     const RowStatistics statistics = finalize(all);
     const Sink sink = sink_of(on, row, begin, by);
+    const Planes of_turn = planes.of_turn(turn);
+    const auto& parameters = written_with(early, of_turn);
     Results results;
     if constexpr (kScalesRows) {
       const Largest of_warp = lanes_largest<kWarp>(
-          compute(results, fragment, own.around(statistics), early, added, sink, lane, cut));
+          compute(results, fragment, own.around(statistics), parameters, added, sink, lane, cut));
       LargestPart* const parts_of_row = largest_parts + half;
       if constexpr (Exchange::chosen == Exchange::cluster) {
         if (lane % kWarp < kBlocksPerRow)
@@ -165,15 +167,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       by = quantizer_of_row<Output>(largest, by);
     }
 
-    if constexpr (kUnaligned) {
-      write_unaligned(fragment, own.around(statistics), sink, lane, cut, planes.of_turn(turn));
-    } else if constexpr (kScalesRows) {
+    if constexpr (kScalesRows) {
       write(results, by, sink.y, lane, cut);
     } else if constexpr (kScalesBlocks) {
       write_blocks(fragment, own.around(statistics), early, added, sink, lane, cut, true);
     } else {
       // The distances from the warp's own mean are known since the second pass.
-      write(fragment, own.around(statistics), early, added, sink, lane, cut, amax);
+      write(fragment, own.around(statistics), parameters, added, sink, lane, cut, amax);
     }
     if (lane == 0 && slice == 0) store(statistics, on, row);
     if (lane == 0 && slice == 0) store(by, on, row);

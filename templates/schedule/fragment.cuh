@@ -10,39 +10,48 @@ struct Fragment {
 // Of the columns of `cut`, which begin where `from` does. All loads are issued before the first is used.
 template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
-  load_vectors<kCache>(fragment.part, from, lane, cut);
-  if constexpr (!kHasPrologue)  // sums are never cut, so that they have no edges
-    if (has_edge(lane, cut)) fragment.edge = hw::load<kCache, Input>(from.x + cut.edge(edge_of(lane, cut)));
+  load<kCache>(fragment.part, fragment.edge, from, lane, cut);
+}
+// A row that was written, or an operand of it: its vectors, and the single element of a lane.
+template <hw::Cache kCache, class T>
+NJ_DEVICE void load_row(Vec<T>* part, T& edge, const T* row, int lane, const Cut& cut) {
+  const T* const first = first_of(row + cut.head, lane);
+  if constexpr (!kUnaligned) {
+    load_vectors<kCache, true>(part, first, lane, cut);
+  } else {
+    if (is_aligned(row, cut)) {
+      load_vectors<kCache, true>(part, first, lane, cut);
+    } else {
+      load_vectors<kCache, false>(part, first, lane, cut);
+    }
+    if (has_edge(lane, cut)) edge = hw::load<kCache, T>(row + column_of_edge(lane, cut));
+  }
 }
 // The same from the sum that was written, where kSumIsExact.
 template <hw::Cache kCache, class Any>
 NJ_DEVICE void load_sum(Any& fragment, const Source& from, int lane, const Cut& cut) {
-  const Residual* const first = first_of(from.sum, lane);
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) fragment.part[k] = load<kCache>(at(first, k, 0));
+  load_row<kCache>(fragment.part, fragment.edge, from.sum, lane, cut);
 }
 
 // The part of the residual that is added to the result.
 struct AddedFragment {
   Vec<Residual> part[kAddsToResult ? kPerThread : 1];
+  Residual edge;
 };
 NJ_DEVICE void load_added(AddedFragment& added, const Residual* residual, int lane, const Cut& cut) {
-  if constexpr (kAddsToResult) {
-    const Residual* const first = first_of(residual, lane);
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) added.part[k] = load<hw::Cache::evict_first>(at(first, k, 0));
-  }
+  if constexpr (kAddsToResult) load_row<hw::Cache::evict_first>(added.part, added.edge, residual, lane, cut);
 }
 
 // Writes the sum, where the spec wants it.
 NJ_DEVICE void store_sum(const Fragment& fragment, const Source& from, int lane, const Cut& cut) {
   if constexpr (kWritesSum) {
-    Residual* const first = first_of(from.sum, lane);
+    Residual* const first = first_of(from.sum + cut.head, lane);
+    const bool aligned = is_aligned(from.sum, cut);
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) store(at(first, k, 0), stored_sum(fragment.part[k]));
+      if (inside(k, lane, cut)) store_vector(at(first, k, 0), stored_sum(fragment.part[k]), aligned);
+    if (has_edge(lane, cut))
+      hw::store(from.sum + column_of_edge(lane, cut), narrow<Residual>(widen(fragment.edge)));
   }
 }
 
@@ -116,7 +125,7 @@ NJ_DEVICE Statistics merge_warps(const Part& part, const Cut& cut) {
 // ---- Writing a fragment ----
 
 // Parameters of a fragment, loaded together with it, or as they are used.
-static_assert(!kUnaligned || !kScalesRows, "the largest result is that of whole vectors");
+static_assert(!kUnaligned || !kScalesBlocks, "a block of results is in whole vectors");
 enum : int {
   kMostVectors = plan_math::larger(kParameters, 2),
   kVectorWords = kVector * (sizeof(Held) + kMostVectors * sizeof(Weight) + kRowParameters * sizeof(Mod)) / 4
@@ -126,6 +135,7 @@ enum : bool {
                                                  kRowParameters > 0 && kThreadsPerRow <= kWarp, kUnaligned)
 };
 struct EarlyParameters {
+  using OfVector = Parameters;
   Parameters part[kEarlyParameters ? kPerThread : 1];
 };
 
@@ -178,11 +188,11 @@ struct VectorResults {
     return all;
   }
   template <class T>
-  NJ_METHOD void store_as(T* to) const {
+  NJ_METHOD void store_as(T* to, bool aligned = true) const {
     Narrowed<T> narrowed;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) narrowed.set(i, at[i]);
-    store(to, narrowed.all);
+    store_vector(to, narrowed.all, aligned);
   }
   NJ_METHOD VectorResults over(const Quantizer& by) const {
     VectorResults all;
@@ -191,36 +201,65 @@ struct VectorResults {
     return all;
   }
 };
-NJ_DEVICE VectorResults results_of(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
+template <class Any>
+NJ_DEVICE VectorResults results_of(const Vec<Held>& x, const RowStatistics& s, const Any& parameters,
                                    const Vec<Residual>& residual) {
   VectorResults results;
   each_result(x, s, parameters, residual, [&](int i, Acc v) { results.at[i] = v; });
   return results;
 }
 
-// Where a lane writes its second results, if the spec has them.
-NJ_DEVICE AlsoOutput* also_of(const Sink& sink, int lane) {
-  if constexpr (kWritesAlso) return first_of(sink.also, lane);
-  return nullptr;
+// Where a lane writes vectors of a row, if the spec has it.
+template <class T>
+struct RowOut {
+  T* first;
+  bool aligned;
+
+  NJ_METHOD void store(int k, const Vec<T>& value) const { store_vector(at(first, k, 0), value, aligned); }
+  NJ_METHOD void store(int k, const VectorResults& results) const {
+    results.store_as(at(first, k, 0), aligned);
+  }
+};
+template <bool kExists = true, class T>
+NJ_DEVICE RowOut<T> row_out(T* row, int lane, const Cut& cut) {
+  if constexpr (kExists) return {first_of(row + cut.head, lane), is_aligned(row, cut)};
+  return {};
+}
+
+// The result of a lane's single element of an unaligned row.
+template <class Any>
+NJ_DEVICE Acc result_of_edge(const Fragment& fragment, const RowStatistics& s, const Any& parameters,
+                             const AddedFragment& added, const Sink& sink, int column) {
+  return result_of(widen(fragment.edge), s, parameters_at(parameters, sink.columns, column),
+                   kAddsToResult ? widen(added.edge) : Acc());
 }
 
 // Writes the results of a row. The largest of them joins `largest`, where the spec wants it.
-NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
+template <class Any>
+NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const Any& parameters,
                      const AddedFragment& added, const Sink& sink, int lane, const Cut& cut,
                      Largest& largest) {
-  Output* const first = first_of(sink.y, lane);
-  AlsoOutput* const also = also_of(sink, lane);
-  with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
+  const auto y = row_out(sink.y, lane, cut);
+  const auto also = row_out<kWritesAlso>(sink.also, lane, cut);
+  with_parameters(parameters, sink.columns, lane, cut, [&](int k, const typename Any::OfVector& of_vector) {
     const Vec<Residual>& residual = added.part[kAddsToResult ? k : 0];
     if constexpr (!kHasMoreResults) {
-      store(at(first, k, 0), finish(fragment.part[k], s, parameters, residual, sink.by));
+      y.store(k, finish(fragment.part[k], s, of_vector, residual, sink.by));
     } else {
-      const VectorResults results = results_of(fragment.part[k], s, parameters, residual);
+      const VectorResults results = results_of(fragment.part[k], s, of_vector, residual);
       if constexpr (kWritesAmax) largest = larger_of(largest, results.largest());
-      results.over(sink.by).store_as(at(first, k, 0));
-      if constexpr (kWritesAlso) results.store_as(at(also, k, 0));
+      y.store(k, results.over(sink.by));
+      if constexpr (kWritesAlso) also.store(k, results);
     }
   });
+  if constexpr (kUnaligned)
+    if (has_edge(lane, cut)) {
+      const int column = column_of_edge(lane, cut);
+      const Acc v = result_of_edge(fragment, s, parameters, added, sink, column);
+      if constexpr (kWritesAmax) largest = largest.with(v);
+      hw::store(sink.y + column, narrow<Output>(quantized(v, sink.by)));
+      if constexpr (kWritesAlso) hw::store(sink.also + column, narrow<AlsoOutput>(v));
+    }
 }
 
 // The same where blocks have scales, which lanes find together. All lanes of a warp call this, also those
@@ -229,8 +268,8 @@ NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, co
                             const AddedFragment& added, const Sink& sink, int lane, const Cut& cut,
                             bool works) {
   constexpr int kTogether = kPerThread < 2 ? 1 : 2;
-  Output* const first = first_of(sink.y, lane);
-  AlsoOutput* const also = also_of(sink, lane);
+  const auto y = row_out(sink.y, lane, cut);
+  const auto also = row_out<kWritesAlso>(sink.also, lane, cut);
   const int block = sink.scales.first + column(0, lane) / kBlock;
   const long long row_place = sink.scales.place_of_row(sink.scales.row);
   const long long place = row_place + sink.scales.place_of_block(block);
@@ -253,8 +292,8 @@ NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, co
       const int own = k - j + i;
       if (!works || !inside(own, lane, cut)) continue;
       const Quantizer by = quantizer_of_block(largest[i], kMost<Output>, ScaleFormat::chosen, sink.by);
-      held[i].over(by).store_as(at(first, own, 0));
-      if constexpr (kWritesAlso) held[i].store_as(at(also, own, 0));
+      y.store(own, held[i].over(by));
+      if constexpr (kWritesAlso) also.store(own, held[i]);
       if (lane % kBlockLanes == 0)
         sink.scales.store(kStepsAreEqual ? place + own * step
                                          : row_place + sink.scales.place_of_block(block + own * kApart),
@@ -265,26 +304,37 @@ NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, co
 // The results of a fragment where each row has a scale: held until it is known.
 struct Results {
   VectorResults part[kScalesRows ? kPerThread : 1];
+  Acc edge;
 };
 // Computes them. Returns the largest of the lane.
+template <class Any>
 NJ_DEVICE Largest compute(Results& results, const Fragment& fragment, const RowStatistics& s,
-                          const EarlyParameters& early, const AddedFragment& added, const Sink& sink,
-                          int lane, const Cut& cut) {
+                          const Any& parameters, const AddedFragment& added, const Sink& sink, int lane,
+                          const Cut& cut) {
   Largest largest = {0};
-  AlsoOutput* const also = also_of(sink, lane);
-  with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
+  const auto also = row_out<kWritesAlso>(sink.also, lane, cut);
+  with_parameters(parameters, sink.columns, lane, cut, [&](int k, const typename Any::OfVector& of_vector) {
     VectorResults& part = results.part[kScalesRows ? k : 0];
-    part = results_of(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0]);
+    part = results_of(fragment.part[k], s, of_vector, added.part[kAddsToResult ? k : 0]);
     largest = larger_of(largest, part.largest());
-    if constexpr (kWritesAlso) part.store_as(at(also, k, 0));
+    if constexpr (kWritesAlso) also.store(k, part);
   });
+  if constexpr (kUnaligned)
+    if (has_edge(lane, cut)) {
+      const int column = column_of_edge(lane, cut);
+      results.edge = result_of_edge(fragment, s, parameters, added, sink, column);
+      largest = largest.with(results.edge);
+      if constexpr (kWritesAlso) hw::store(sink.also + column, narrow<AlsoOutput>(results.edge));
+    }
   return largest;
 }
-NJ_DEVICE void write(const Results& results, const Quantizer& by, Output* y, int lane, const Cut& cut) {
-  Output* const first = first_of(y, lane);
+NJ_DEVICE void write(const Results& results, const Quantizer& by, Output* row, int lane, const Cut& cut) {
+  const auto y = row_out(row, lane, cut);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) results.part[kScalesRows ? k : 0].over(by).store_as(at(first, k, 0));
+    if (inside(k, lane, cut)) y.store(k, results.part[kScalesRows ? k : 0].over(by));
+  if (has_edge(lane, cut))
+    hw::store(row + column_of_edge(lane, cut), narrow<Output>(quantized(results.edge, by)));
 }
 
 }  // namespace normjit

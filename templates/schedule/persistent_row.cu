@@ -6,7 +6,7 @@
 // added, where that is possible. Warp-specialised: 1 producer warp, 4 reduce, 1 publishes the statistics of
 // the slice, 1 finalizes those of the row, 8 consumer warps normalize and store. Consumers keep the
 // parameters of their columns in registers from row to row, as far as they fit.
-// Unaligned rows pass through scalar.cuh.
+// Unaligned rows pass through unaligned_ring.cuh.
 namespace normjit {
 
 // How many of the parameters a consumer holds in registers from row to row.
@@ -31,10 +31,9 @@ enum : int {
 };
 // To write a kept sum takes some; and from sm_120 on the compiler does not deal registers: a thread has 128.
 enum : int {
-  kForTaken = !kKeepsSum           ? kManyRegisters
-              : kArch >= 120       ? 120
-              : sizeof(Input) == 2 ? kManyRegisters - 16
-                                   : kManyRegisters
+  kForTaken = kArch >= 120                      ? 120
+              : kKeepsSum && sizeof(Input) == 2 ? kManyRegisters - 16
+                                                : kManyRegisters
 };
 enum : int { kLeft = kForTaken > kUsed ? kForTaken - kUsed : 0 };
 // What is taken of a vector of the ring.
@@ -116,58 +115,60 @@ NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int sel
   seen += own;
 }
 
-// Columns of a slice that reduce warp `warp` has. The columns of the last chunk are dealt to all lanes in
-// turn.
-NJ_DEVICE int columns_of_reduce_warp(int warp, const Part& part) {
-  constexpr int kDealt = kUnaligned ? 1 : kVector;  // columns at a time
-  const int last = part.columns(part.own - 1) / kDealt, left = last % kReduceThreads - warp * kWarp;
-  const int lanes = left < 0 ? 0 : left < kWarp ? left : kWarp;
-  return (part.own - 1) * (kSpan / 4) + (last / kReduceThreads * kWarp + lanes) * kDealt;
+// Columns of a slice that reduce warp `warp` has: the vectors of a chunk are dealt to all lanes in turn, and
+// warp 0 has the single elements.
+NJ_DEVICE int vectors_of_reduce_warp(int warp, int before) {
+  const int left = before % kReduceThreads - warp * kWarp;
+  return before / kReduceThreads * kWarp + (left < 0 ? 0 : left < kWarp ? left : kWarp);
+}
+NJ_DEVICE int columns_of_reduce_warp(int warp, const Cut& cut) {
+  const int first = first_vector(cut);
+  const int vectors =
+      vectors_of_reduce_warp(warp, first + cut.body / kVector) - vectors_of_reduce_warp(warp, first);
+  return vectors * kVector + (warp == 0 ? cut.edges() : 0);
 }
 
 // The statistics of a reduce warp's part of a slice: each thread chunk by chunk, then over the warp.
-NJ_DEVICE Statistics measure_slice(const Ring& ring, ChunkState& at, int past, const Part& part, int self,
-                                   int columns, unsigned zero) {
+NJ_DEVICE Statistics measure_slice(const Ring& ring, ChunkState& at, const Cut& cut, const Part& part,
+                                   int self, unsigned zero) {
   Statistics all = {};
   Acc seen = 0;  // columns
 #pragma unroll 1
   for (int c = 0; c < part.own; ++c, at.advance()) {
-    // All but the last chunk are full, and the compiler knows.
-    const bool full = kFullChunks || c + 1 < kOwn;
     if constexpr (kUnaligned) {
-      if (full)
-        reduce_scalars<kSpan>(ring, at, past, kSpan, self, zero, all, seen);
+      const CutChunk chunk{cut, c, part.own};
+      if (chunk.is_full())
+        measure_cut_chunk<true>(ring, at, chunk, self, zero, all, seen);
       else
-        reduce_scalars<kLast>(ring, at, past, part.columns(c), self, zero, all, seen);
+        measure_cut_chunk<false>(ring, at, chunk, self, zero, all, seen);
+    } else if (kFullChunks || c + 1 < kOwn) {  // all but the last chunk are full, and the compiler knows
+      measure_chunk<true>(ring, at, kSpan, self, zero, all, seen);
     } else {
-      if (full)
-        measure_chunk<true>(ring, at, kSpan, self, zero, all, seen);
-      else
-        measure_chunk<false>(ring, at, part.columns(c), self, zero, all, seen);
+      measure_chunk<false>(ring, at, part.columns(c), self, zero, all, seen);
     }
   }
-  if constexpr (kFullChunks) return merge_lanes<kWarp>(all, seen);
+  if constexpr (kFullChunks && !kUnaligned) return merge_lanes<kWarp>(all, seen);
+  int columns = columns_of_reduce_warp(self / kWarp, cut);
   hw::opaque(columns);  // else its reciprocal stays in a register over all rows
   return Statistics::merge_all<kWarp>([&](int) { return all; }, [&](int) { return seen; },
                                       columns > 0 ? columns : Acc(1));
+}
+
+// Where a slice of a row is cut.
+NJ_DEVICE Cut cut_of_slice(const Operands& on, long long row, const Part& part) {
+  const int columns = columns_of_part(part.slice);
+  if constexpr (!kUnaligned) return {0, 0, columns, columns};
+  return cut_of(source_of(on, row, part.begin(0)).x, columns);
 }
 
 // Four warps: the statistics of the slice, row after row, each warp's into `partial`.
 NJ_DEVICE void measure(const Ring& ring, const Operands& on, const Part& part, long long team,
                        long long teams, Statistics* partial, hw::MemoryBarrier* measured, unsigned zero) {
   const int self = static_cast<int>(threadIdx.x) - 4 * kWarp;
-  const int columns = columns_of_reduce_warp(self / kWarp, part);
   ChunkState at;
   RowState state;
   for (long long row = team; row < on.rows; row += teams, state.advance()) {
-    const int past = past_of(source_of(on, row, 0).x);
-    Statistics own;
-    if constexpr (kAtOnce) {
-      own = measure_row(ring, at, past, self, columns, zero);
-      at.advance();
-    } else {
-      own = measure_slice(ring, at, past, part, self, columns, zero);
-    }
+    const Statistics own = measure_slice(ring, at, cut_of_slice(on, row, part), part, self, zero);
     if (self % kWarp == 0) {
       partial[state.index * 4 + self / kWarp] = own;
       hw::barrier_arrive(measured + state.index);
@@ -180,11 +181,10 @@ struct SliceParts {
   const Statistics* warps;  // [kRowDepth][4]
   hw::MemoryBarrier* ready;
 
-  NJ_METHOD Statistics wait(RowState state, const Part& part) const {
+  NJ_METHOD Statistics wait(RowState state, const Cut& cut) const {
     hw::barrier_wait(ready + state.index, state.phase);
     return Statistics::merge_all<4>([&](int i) { return warps[state.index * 4 + i]; },
-                                    [&](int i) { return columns_of_reduce_warp(i, part); },
-                                    columns_of_part(part.slice));
+                                    [&](int i) { return columns_of_reduce_warp(i, cut); }, cut.count);
   }
 };
 
@@ -193,7 +193,7 @@ NJ_DEVICE void publish_all(const SliceParts& parts, const Operands& on, const Pa
                            long long teams, hw::MemoryBarrier* ready, unsigned tag) {
   RowState state;
   for (long long row = team; row < on.rows; row += teams, state.advance()) {
-    const Statistics own = parts.wait(state, part);
+    const Statistics own = parts.wait(state, cut_of_slice(on, row, part));
     hw::warp_barrier();
     if (threadIdx.x % kWarp == 0) {
       publish_part<kSlotDepth>(on.workspace, ++tag, own, part.slice);
@@ -215,7 +215,7 @@ NJ_DEVICE void finalize_rows(const SliceParts& parts, const Operands& on, const 
       hw::barrier_wait(parts.ready + state.index, state.phase);
       all = gather_row<kSlotDepth>(on.workspace, ++tag, [](int i) { return columns_of_part(i); });
     } else {
-      all = parts.wait(state, part);
+      all = parts.wait(state, cut_of_slice(on, row, part));
     }
     const RowStatistics statistics = finalize(all);
     hw::warp_barrier();
@@ -303,7 +303,7 @@ struct Consumer {
   }
 
   // Writes the slice of a row: y, and the sum.
-  NJ_METHOD void write_slice(int, const RowStatistics& statistics, const Sink& sink, Residual* sum) {
+  NJ_METHOD void write_slice(const Cut&, const RowStatistics& statistics, const Sink& sink, Residual* sum) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       if (has(c)) {
@@ -331,6 +331,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(hw::MemoryBarrier, freed, kStages);
   NJ_SHARED(hw::MemoryBarrier, summed, kKeepsSum ? kStages : 1);
   NJ_SHARED(hw::MemoryBarrier, added, kKeepsSum ? kResidualPlaces : 1);
+  NJ_SHARED(hw::MemoryBarrier, placed, 1);
   NJ_SHARED(hw::MemoryBarrier, measured, kRowDepth);
   NJ_SHARED(hw::MemoryBarrier, ready, kRowDepth);
   NJ_SHARED(Statistics, partial, 4 * kRowDepth);
@@ -340,7 +341,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   const long long team = blockIdx.x / kBlocksPerRow, teams = gridDim.x / kBlocksPerRow;
   const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow;
   const Part part(slice);
-  const Ring ring{places, filled, freed, summed, added};
+  const Ring ring{places, filled, freed, summed, added, placed};
   const auto zero = static_cast<unsigned>(on.rows >> 63);  // 0, but opaque to the compiler
 
   if (threadIdx.x == 0) {
@@ -352,6 +353,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     }
     if constexpr (kKeepsSum)
       for (int i = 0; i < kResidualPlaces; ++i) hw::barrier_init(added + i, 4);
+    if constexpr (kUnaligned) hw::barrier_init(placed, kThreadsPerRow / kWarp);
     for (int i = 0; i < kRowDepth; ++i) {
       hw::barrier_init(measured + i, 4);
       hw::barrier_init(ready + i, Exchange::chosen == Exchange::grid ? 2 : 1);
@@ -369,7 +371,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if (kUnaligned ? warp == 0 : threadIdx.x == 0) produce(ring, on, part, team, teams);
     const SliceParts parts{partial, measured};
     if (warp == 1) finalize_rows(parts, on, part, team, teams, known, ready, tag[0]);
-    if (threadIdx.x == 3 * kWarp && !kAffineRows) prefetch_parameters(part, columns_of(on, 0));
+    if (threadIdx.x == 3 * kWarp && !kAffineRows && !kUnaligned) prefetch_parameters(part, columns_of(on, 0));
     if constexpr (Exchange::chosen == Exchange::grid)
       if (warp == 2) publish_all(parts, on, part, team, teams, ready, tag[0]);
   } else if (warp < 8) {
@@ -377,14 +379,14 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     measure(ring, on, part, team, teams, partial, measured, zero);
   } else {
     hw::grow_registers<kManyRegisters>();
-    Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, columns_of(on, team), zero);
+    Choice<kUnaligned, CutConsumer<Input>, Consumer> consumer(ring, part, columns_of(on, team), zero);
     const Quantizer by = quantizer_of(on);
     RowState state;
     for (long long row = team; row < on.rows; row += teams, state.advance()) {
       consumer.take_ahead(columns_of(on, row));
       hw::barrier_wait(ready + state.index, state.phase);
       const Source from = source_of(on, row, part.begin(0));
-      consumer.write_slice(past_of(source_of(on, row, 0).x), known[state.index],
+      consumer.write_slice(cut_of_slice(on, row, part), known[state.index],
                            sink_of(on, row, part.begin(0), by), from.sum);
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A ring of chunks in shared memory, through which rows pass: kBlocksPerRow blocks share a row, and each
 // keeps its ring full, row after row. Bulk copies move whole aligned vectors. Where rows begin anywhere, a
-// chunk lies in the ring as far from an aligned place as in memory; the few elements at the ends of a row
-// that share a vector with another row come one by one.
+// place of the ring has as many vectors as else, which are aligned in memory; the few elements at the ends of
+// a slice that share a vector with another slice or row come one by one.
 namespace normjit {
 
 static_assert(kArch >= 90, "bulk copies and barriers in shared memory");
@@ -21,7 +21,7 @@ static_assert(!kUnaligned || !(kHasResidualType || kRowParameters > 0),
 enum : bool { kKeepsSum = kAddsResidual && sizeof(Held) == sizeof(Input) };
 
 // Warps 0 to 3 produce, publish and finalize, warps 4 to 7 reduce, the others consume. Registers are dealt
-// to groups of four warps; to reduce 16-bit or single elements, or sums, takes more of them.
+// to groups of four warps; to reduce 16-bit elements, unaligned rows or sums takes more of them.
 enum : int { kReduceThreads = 4 * kWarp, kFirstConsumer = kThreads - kThreadsPerRow };
 enum : int {
   // From sm_100 on the compiler needs more for sums of 16-bit elements.
@@ -35,10 +35,9 @@ enum : int {
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kThreadsPerRow <= 65536);
 
 enum : int { kChunks = plan_math::chunks(kColumns, kSpan, kColumns) };  // of a row
-enum : int { kOwn = (kChunks + kBlocksPerRow - 1) / kBlocksPerRow };    // of a slice, at most
+enum : int { kChunkVectors = kSpan / kVector };
+enum : int { kOwn = (kChunks + kBlocksPerRow - 1) / kBlocksPerRow };  // of a slice, at most
 enum : bool { kFullChunks = kColumns % kSpan == 0 };
-// Columns of the last chunk of a slice, where the compiler knows them, else 0.
-enum : int { kLast = kFullChunks ? kSpan : kBlocksPerRow == 1 ? kColumns % kSpan : 0 };
 static_assert(kOwn <= kStages, "a slice fits in the ring");
 enum : int {
   kRoom = plan_math::ring_room(kSpan, kVector, kUnaligned)
@@ -82,6 +81,7 @@ struct Ring {
   hw::MemoryBarrier *filled, *freed;  // [kStages]
   // With kKeepsSum: [kStages], the sum stands; [kResidualPlaces], the residual is read.
   hw::MemoryBarrier *summed, *added;
+  hw::MemoryBarrier* placed;  // of unaligned rows: the parameters are in their planes
 
   NJ_METHOD Input* chunk(ChunkState at) const {
     return reinterpret_cast<Input*>(places + at.index * kPlaceBytes);
@@ -90,6 +90,10 @@ struct Ring {
     if constexpr (kKeepsSum)
       return reinterpret_cast<Residual*>(places + kStages * kPlaceBytes + at.residual.index * kResidualBytes);
     return reinterpret_cast<Residual*>(chunk(at) + kRoom);
+  }
+  // Behind the places, with kUnaligned.
+  NJ_METHOD Planes planes() const {
+    return {reinterpret_cast<ColumnParameters*>(places + kStages * kPlaceBytes)};
   }
   NJ_METHOD const Input* wait(ChunkState at) const {
     hw::barrier_wait(filled + at.index, at.phase);
@@ -118,9 +122,6 @@ struct Ring {
 
 // Registers of a consumer for parameters, at most; from sm_120 on the compiler does not deal registers.
 enum : int { kMostHeld = kArch < 120 ? 128 : 32 };
-
-// How far behind an aligned vector a row begins.
-NJ_DEVICE int past_of(const Input* row) { return cut_of(row, kColumns).past; }
 
 // Bits of a value, to wait for its load.
 template <class T>
@@ -183,18 +184,16 @@ struct Part {
   }
 };
 
-// Which single element of a slice of `columns` a lane copies to the ring: the first half of a warp has
-// those before the first whole vector, the second half those behind the last. -1: none.
-NJ_DEVICE int end_column(int past, int lane, int columns) {
-  const int head = (kVector - past) % kVector, tail = (past + columns) % kVector;
-  const int i = lane % (kWarp / 2);
-  if (lane < kWarp / 2) return i < head && i < columns ? i : -1;
-  const int column = columns - tail + i;
-  return i < tail && column >= head ? column : -1;
+// The vector of a slice's places with which its whole vectors begin: the one before it shares with another
+// slice or row.
+NJ_DEVICE int first_vector(const Cut& cut) { return cut.past > 0 ? 1 : 0; }
+// Whether the single element of a lane, of which a slice has a few at its ends, is in its chunk c.
+NJ_DEVICE bool has_end_in(int lane, const Cut& cut, int c, int own) {
+  return lane < cut.edges() && c == (cut.edge(lane) < cut.head ? 0 : own - 1);
 }
 NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
-  const int column = end_column(past_of(slice), lane, columns);
-  return column < 0 ? Input() : hw::load<hw::Cache::evict_first, Input>(slice + column);
+  const Cut cut = cut_of(slice, columns);
+  return lane < cut.edges() ? hw::load<hw::Cache::evict_first, Input>(slice + cut.edge(lane)) : Input();
 }
 
 // The producer warp: keeps the ring full, row after row. One thread suffices for aligned rows.
@@ -209,7 +208,7 @@ NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, l
   for (long long row = team; row < on.rows; row += teams) {
     const Input* const from = x_of(row);
     const Residual* const residual = residual_of(on, row, part.begin(0));
-    const int past = past_of(from), own_end = end_column(past, lane, columns);
+    const Cut cut = cut_of(from, columns);
     const Input end = next_end;
     if (kUnaligned && row + teams < on.rows) next_end = load_end(x_of(row + teams), lane, columns);
 #pragma unroll 1
@@ -226,12 +225,10 @@ NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, l
       const long long begin = part.begin(c) - part.begin(0);
       int first = 0, vectors = count / kVector;
       if constexpr (kUnaligned) {
-        // Vectors with a column of the chunk, but not those that are shared with another slice.
-        const int behind = (past + count + kVector - 1) / kVector;
-        const int whole = (past + columns - static_cast<int>(begin)) / kVector;
-        first = c == 0 && past > 0 ? 1 : 0;
-        vectors = (behind < whole ? behind : whole) - first;
-        if (own_end >= begin && own_end < begin + count) ring.chunk(at)[past + own_end - begin] = end;
+        const int left = first_vector(cut) + cut.body / kVector - c * kChunkVectors;
+        first = c == 0 ? first_vector(cut) : 0;
+        vectors = (left < kChunkVectors ? left : kChunkVectors) - first;
+        if (has_end_in(lane, cut, c, part.own)) ring.chunk(at)[cut.past + cut.edge(lane) - c * kSpan] = end;
         hw::warp_barrier();
         if (lane > 0) continue;
       }
@@ -239,7 +236,7 @@ NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, l
       const int others = kHasResidual ? vectors * kVector * static_cast<int>(sizeof(Residual)) : 0;
       hw::barrier_arrive_expect(ring.filled + at.index, bytes + others);
       if (!kUnaligned || bytes > 0)
-        hw::bulk_load(ring.chunk(at) + first * kVector, from - past + begin + first * kVector, bytes,
+        hw::bulk_load(ring.chunk(at) + first * kVector, from - cut.past + begin + first * kVector, bytes,
                       ring.filled + at.index);
       if constexpr (kHasResidual)
         hw::bulk_load(ring.residual(at), residual + begin, others, ring.filled + at.index);

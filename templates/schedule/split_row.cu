@@ -170,6 +170,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   unsigned long long ticket = claimed[1];
   long long measured = -1;  // the item before, if it measured: not published yet
   Cut cut_before = {};
+  Largest amax = {0};
   for (int half = 0;; half ^= 1) {
     const bool done = ticket >= schedule.tickets;
     const Work work = work_of(ticket, schedule);
@@ -231,17 +232,18 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         load_added(added, residual_of(on, row + i, begin), lane, cut_row);
         if constexpr (kParametersOfRow) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
         if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
-        if constexpr (kUnaligned) {
-          const Planes of_row = planes.of_turn(i);
-          if (kPlaced > 0 && (kAffineRows || i == 0)) {
-            of_row.fill(columns_of(on, row + i).from(begin), cut.count, lane);
+        const Planes of_turn = planes.of_turn(i);
+        if constexpr (kPlaced > 0)
+          if (kAffineRows || i == 0) {
+            of_turn.fill(columns_of(on, row + i).from(begin), cut.count, lane);
             hw::block_barrier();
           }
-          write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin, by), lane, cut_row, of_row);
+        const Sink sink = sink_of(on, row + i, begin, by);
+        if constexpr (kScalesBlocks) {
+          write_blocks(fragment, statistics[i], early, added, sink, lane, cut_row, true);
+          if (chunk == 0) pad_scales(sink.scales, ScaleFormat::chosen, lane, kThreads);
         } else {
-          Largest unwanted = {0};
-          write(fragment, statistics[i], early, added, sink_of(on, row + i, begin, by), lane, cut_row,
-                unwanted);
+          write(fragment, statistics[i], written_with(early, of_turn), added, sink, lane, cut_row, amax);
         }
       }
     }
@@ -250,6 +252,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     ticket = claimed[half];
   }
 
+  if constexpr (kWritesAmax) raise_largest(amax, *w.header);
   hw::block_barrier();
 
   // The last block to leave makes the workspace ready for the next launch.
@@ -257,6 +260,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   hw::block_barrier();
   if (completes[0]) {
     for (long long i = threadIdx.x; i < w.ring_rows; i += kThreads) w.ring[i] = {};
+    if constexpr (kWritesAmax)
+      if (first) store_amax(*w.header, on);
     if (first) w.header->next_ticket = w.header->finished_blocks = 0;
   }
 }

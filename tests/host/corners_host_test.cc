@@ -129,8 +129,10 @@ KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::
 
 void expect_right(std::vector<KernelCase> cases) {
   // Streamed rows have neither in_bias nor a gate before the norm, and beside other rows they are aligned.
+  // Those of split_row have no scale of their own.
   std::erase_if(cases, [](const KernelCase& c) {
-    return c.plan.strategy == Strategy::persistent_row && !legal(c) && moves_other_rows(c.spec);
+    return (c.plan.strategy == Strategy::persistent_row && !legal(c) && moves_other_rows(c.spec)) ||
+           (c.plan.strategy == Strategy::split_row && scales_rows(c.spec));
   });
   ASSERT_FALSE(cases.empty());
   for (const KernelCase& c : cases) ASSERT_TRUE(legal(c)) << to_text(c);
@@ -852,7 +854,8 @@ INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms, ::testing::ValuesIn(kF
 
 class HostCornersOfResults : public ::testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfResults,
-                         ::testing::Values(Strategy::warp_rows, Strategy::block_row, Strategy::generic),
+                         ::testing::Values(Strategy::warp_rows, Strategy::block_row, Strategy::split_row,
+                                           Strategy::generic),
                          [](const auto& info) { return std::string(normjit::name(info.param)); });
 
 // Every block, format and layout that go together.
@@ -1017,6 +1020,7 @@ TEST_P(HostCornersOfResults, LargestResults) {
 
 // Bounds below and above the largest results, which are 3 or so.
 TEST_P(HostCornersOfResults, BoundedRows) {
+  if (GetParam() == Strategy::split_row) GTEST_SKIP() << "has no scales of rows";
   std::vector<KernelCase> cases;
   for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row,
                                  InputKind::inf_row, InputKind::extreme_affine})
@@ -1503,6 +1507,27 @@ TEST(HostCornersOfUnalignedRows, OfRms) {
   expect_right(cases);
 }
 
+// Of several warps: a block, a cluster, and chunks.
+std::vector<Plan> plans_of_warps(std::int64_t columns, int vector) {
+  const auto vectors = static_cast<int>((columns + vector - 1) / vector);
+  const Plan block{.strategy = Strategy::block_row,
+                   .threads = 128,
+                   .threads_per_row = 128,
+                   .vector = vector,
+                   .per_thread = (vectors + 127) / 128};
+  Plan cluster = block;
+  cluster.threads = cluster.threads_per_row = 64;
+  cluster.blocks_per_row = 2;
+  cluster.exchange = Exchange::cluster;
+  const Plan split{.strategy = Strategy::split_row,
+                   .threads = 64,
+                   .threads_per_row = 64,
+                   .vector = vector,
+                   .per_thread = 1,
+                   .group_rows = 4};
+  return {block, cluster, split};
+}
+
 // The single elements in each warp of a block; parameters of all rows, or of each its own; results of 8 bits.
 TEST(HostCornersOfUnalignedRows, WarpsAndParameters) {
   const NormSpec specs[] = {
@@ -1523,24 +1548,7 @@ TEST(HostCornersOfUnalignedRows, WarpsAndParameters) {
     for (NormSpec spec : specs) {
       spec.columns = columns;
       if (spec.quantization == Quantization::none) spec.output = spec.input;
-      const int vector = 16 / size_of(spec.input);
-      const auto vectors = static_cast<int>((columns + vector - 1) / vector);
-      const Plan block{.strategy = Strategy::block_row,
-                       .threads = 128,
-                       .threads_per_row = 128,
-                       .vector = vector,
-                       .per_thread = (vectors + 127) / 128};
-      Plan cluster = block;
-      cluster.threads = cluster.threads_per_row = 64;
-      cluster.blocks_per_row = 2;
-      cluster.exchange = Exchange::cluster;
-      const Plan split{.strategy = Strategy::split_row,
-                       .threads = 64,
-                       .threads_per_row = 64,
-                       .vector = vector,
-                       .per_thread = 1,
-                       .group_rows = 4};
-      for (const Plan& plan : {block, cluster, split})
+      for (const Plan& plan : plans_of_warps(columns, 16 / size_of(spec.input)))
         for (const int gap : {0, 1, 3}) {
           KernelCase c = unaligned(plan, spec, 7);
           c.x_gap = c.y_gap = gap;
@@ -1550,6 +1558,62 @@ TEST(HostCornersOfUnalignedRows, WarpsAndParameters) {
           cases.push_back(c);
         }
     }
+  expect_right(cases);
+}
+
+// Other operands of a row are cut where x is, or elsewhere; what is found of the results has its part of the
+// single elements.
+TEST(HostCornersOfUnalignedRows, OtherOperands) {
+  const NormSpec specs[] = {
+      {.input = DType::bf16, .residual = Residual::before, .sum = true, .affine = Affine::weight_bias},
+      {.norm = Norm::rms, .input = DType::f32, .residual = Residual::before, .sum = true},
+      {.input = DType::f16, .residual_type = DType::f32, .residual = Residual::after},
+      {.norm = Norm::rms,
+       .input = DType::bf16,
+       .gate = Gate::before,
+       .gate_function = GateFunction::silu,
+       .residual = Residual::before,
+       .affine = Affine::weight},
+      {.input = DType::f32, .gate = Gate::after, .modulation = Modulation::scale_shift},
+      {.input = DType::bf16,
+       .modulation_type = DType::f32,
+       .affine = Affine::weight_bias,
+       .modulation = Modulation::scale},
+      {.input = DType::f32,
+       .output = DType::e4m3,
+       .residual = Residual::before,
+       .sum = true,
+       .affine = Affine::weight_bias,
+       .quantization = Quantization::row},
+      {.norm = Norm::rms,
+       .input = DType::bf16,
+       .output = DType::s8,
+       .quantization = Quantization::tensor,
+       .also = Also::bf16,
+       .amax = true}};
+  std::vector<KernelCase> cases;
+  for (const std::int64_t columns : {129, 300, 777})
+    for (NormSpec spec : specs) {
+      spec.columns = columns;
+      for (const Plan& plan : plans_of_warps(columns, 16 / widest_element(canonical(spec))))
+        for (const int gap : {0, 1, 3}) {
+          KernelCase c = unaligned(plan, spec, 7);
+          c.x_gap = c.y_gap = gap;
+          const int elsewhere = gap == 3 ? 1 : gap;
+          if (spec.residual != Residual::none) c.residual_gap = elsewhere;
+          if (spec.sum && gap > 0) c.sum_gap = elsewhere;
+          if (spec.gate != Gate::none) c.gate_gap = elsewhere;
+          if (spec.modulation != Modulation::none) c.scale_gap = elsewhere;
+          if (spec.modulation == Modulation::scale_shift) c.shift_gap = elsewhere;
+          c.x_shift = 1;
+          c.y_shift = gap == 3 ? 2 : 1;
+          c.blocks = 2;
+          c.sum_in_place = spec.sum && gap == 0;
+          c.runs = 2;
+          if (legal(c)) cases.push_back(c);
+        }
+    }
+  EXPECT_GT(cases.size(), 150u);
   expect_right(cases);
 }
 
@@ -2215,7 +2279,8 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
         cases.push_back(gradient(Strategy::generic, gradients, 1, 7 + round));
       }
       if (dtype == DType::f64) continue;
-      for (const Strategy strategy : {Strategy::warp_rows, Strategy::block_row, Strategy::generic})
+      for (const Strategy strategy :
+           {Strategy::warp_rows, Strategy::block_row, Strategy::split_row, Strategy::generic})
         cases.push_back(corner(strategy, {.columns = 300, .amax = true}, 1, 9 + round));
       cases.push_back(shared({Exchange::grid, 3}, {.columns = 300, .amax = true}, 8 + round));
     }

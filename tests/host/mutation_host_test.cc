@@ -363,8 +363,8 @@ const std::vector<Pinned> kPinned = {
      "unaligned=1 arch=sm_90 rows=5 x_gap=1 y_gap=2 blocks=2 seed=83",
      {0},
      {"op/statistics.cuh", "schedule/block_row.cu"}},
-    // The single elements in the second warp of four, where the last vector is the last of it, and in the third,
-    // where it is the first; no vector at all; parameters of each row.
+    // The single elements in the second warp of four, where the last vector is the last of it, and in the
+    // third, where it is the first; no vector at all; parameters of each row.
     {"layernorm/cols=257/f32/wb block_row threads=128 threads_per_row=128 vector=4 per_thread=1 unaligned=1 "
      "arch=sm_90 rows=5 x_gap=1 y_gap=1 blocks=2 inputs=large_mean seed=90",
      {0, 13},
@@ -408,6 +408,57 @@ const std::vector<Pinned> kPinned = {
      "group_rows=4 blocks_per_sm=2 sms=1 unaligned=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 overlaps=1 seed=25",
      {0, 13},
      {"layout.cuh", "schedule/unaligned.cuh", "schedule/split_row.cu"}},
+    // Other operands of rows, where x is cut, or elsewhere; what is found of the results.
+    {"layernorm/cols=301/bf16/add/sum/wb block_row threads=64 threads_per_row=64 vector=8 per_thread=1 "
+     "unaligned=1 arch=sm_90 rows=9 x_gap=1 residual_gap=1 y_gap=1 sum_gap=1 blocks=2 inputs=large_mean "
+     "seed=95",
+     {0, 13},
+     {"layout.cuh", "op/source.cuh", "schedule/fragment.cuh"}},
+    {"rmsnorm/cols=301/f32/gate:silu/add/sum block_row threads=64 threads_per_row=64 vector=4 "
+     "per_thread=2 unaligned=1 arch=sm_90 rows=9 x_gap=1 gate_gap=2 residual_gap=3 y_gap=2 sum_gap=3 "
+     "blocks=2 guard=before seed=96",
+     {0},
+     {"layout.cuh", "op/source.cuh", "schedule/fragment.cuh"}},
+    {"rmsnorm/cols=301/f32/gate:silu/add block_row threads=64 threads_per_row=64 vector=4 per_thread=2 "
+     "unaligned=1 arch=sm_90 rows=9 gate_gap=2 blocks=2 guard=before seed=97",
+     {0},
+     {"layout.cuh", "op/source.cuh", "schedule/fragment.cuh"}},
+    {"layernorm/cols=301/f32/addafter block_row threads=64 threads_per_row=64 vector=4 per_thread=2 "
+     "unaligned=1 arch=sm_90 rows=5 x_gap=1 residual_gap=1 seed=98",
+     {0},
+     {"layout.cuh", "op/source.cuh", "schedule/fragment.cuh"}},
+    {"layernorm/cols=301/bf16/addafter block_row threads=64 threads_per_row=64 vector=8 per_thread=1 "
+     "unaligned=1 arch=sm_90 rows=9 x_gap=1 residual_gap=3 guard=before seed=99",
+     {0},
+     {"layout.cuh", "op/source.cuh", "schedule/fragment.cuh"}},
+    {"layernorm/cols=301/f32/gateafter:silu/wb/mods block_row threads=64 threads_per_row=64 vector=4 "
+     "per_thread=2 unaligned=1 arch=sm_90 rows=5 x_gap=1 gate_gap=1 scale_gap=1 guard=before "
+     "seed=100",
+     {0},
+     {"layout.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/unaligned.cuh"}},
+    {"rmsnorm/cols=301/f32/mods block_row threads=64 threads_per_row=64 vector=4 per_thread=2 unaligned=1 "
+     "arch=sm_90 rows=9 x_gap=1 scale_gap=3 guard=before seed=101",
+     {0},
+     {"layout.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/unaligned.cuh"}},
+    {"rmsnorm/cols=301/f32/out=e4m3/add/sum/w/q=row block_row threads=64 threads_per_row=64 vector=4 "
+     "per_thread=2 unaligned=1 arch=sm_90 rows=9 x_gap=1 residual_gap=1 y_gap=2 sum_gap=1 blocks=2 "
+     "seed=102",
+     {0, 13},
+     {"op/sink.cuh", "schedule/fragment.cuh", "schedule/unaligned.cuh", "schedule/block_row.cu"}},
+    {"rmsnorm/cols=301/bf16/out=s8/w/q=tensor/also=bf16/amax block_row threads=64 threads_per_row=64 "
+     "vector=8 per_thread=1 unaligned=1 arch=sm_90 rows=9 x_gap=1 y_gap=1 blocks=2 seed=103",
+     {0},
+     {"op/sink.cuh", "schedule/fragment.cuh", "schedule/unaligned.cuh", "schedule/block_row.cu"}},
+    {"rmsnorm/cols=301/f32/add/sum/w split_row threads=32 threads_per_row=32 vector=4 per_thread=1 "
+     "group_rows=4 blocks_per_sm=2 sms=1 unaligned=1 arch=sm_90 rows=6 x_gap=2 residual_gap=1 sum_gap=2 "
+     "x_shift=1 seed=104",
+     {0, 13},
+     {"op/source.cuh", "schedule/fragment.cuh", "schedule/split_row.cu"}},
+    {"layernorm/cols=301/bf16/add/sum/w split_row threads=32 threads_per_row=32 vector=8 per_thread=1 "
+     "group_rows=4 blocks_per_sm=2 sms=1 unaligned=1 arch=sm_90 rows=6 x_gap=2 residual_gap=2 sum_gap=1 "
+     "seed=105",
+     {0},
+     {"op/source.cuh", "schedule/fragment.cuh", "schedule/split_row.cu"}},
 
     // Streamed: more rows than places, a partial last chunk; teams of two, and again; a whole slice that is
     // taken ahead; a bias that is not held.
@@ -456,46 +507,46 @@ const std::vector<Pinned> kPinned = {
      "per_thread=1 stages=3 unaligned=1 sms=1 arch=sm_90 rows=7 x_gap=4 y_gap=1 inputs=large_mean overlaps=1 "
      "seed=46",
      {0, 13},
-     {"plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+     {"plan_math.cuh", "schedule/ring.cuh", "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     // A warp that measures nothing, and one of which only a lane does.
     {"layernorm/cols=65/f32/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
      "stages=2 unaligned=1 sms=1 arch=sm_90 rows=3 seed=52",
      {0},
-     {"plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+     {"plan_math.cuh", "schedule/ring.cuh", "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     // Several elements a thread for each place in a vector; no weights.
     {"layernorm/cols=700/f64 persistent_row threads=512 threads_per_row=256 vector=2 per_thread=2 stages=2 "
      "unaligned=1 sms=1 arch=sm_90 rows=2 x_shift=1 seed=87",
      {0},
-     {"schedule/scalar.cuh"}},
+     {"schedule/unaligned_ring.cuh"}},
     // Chunks that share vectors, of which the last is not full; weights that are kept.
     {"layernorm/cols=3065/f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
      "stages=4 unaligned=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before inputs=large_mean seed=47",
      {0, 13},
-     {"plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+     {"plan_math.cuh", "schedule/ring.cuh", "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     // Slices of one and two chunks, in place, over again; teams of which one has a row less.
     {"layernorm/cols=10101/f16/wb/stats persistent_row threads=512 threads_per_row=256 vector=8 per_thread=1 "
      "blocks_per_row=3 exchange=grid stages=3 unaligned=1 sms=6 arch=sm_90 rows=7 x_gap=2 in_place=1 runs=2 "
      "inputs=large_mean seed=48",
      {0, 5},
-     {"schedule/exchange.cuh", "plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh",
+     {"schedule/exchange.cuh", "plan_math.cuh", "schedule/ring.cuh", "schedule/unaligned_ring.cuh",
       "schedule/persistent_row.cu"}},
     // A last slice that lies in front of its first whole vector.
     {"layernorm/cols=4099/bf16/w persistent_row threads=512 threads_per_row=256 vector=8 per_thread=1 "
      "blocks_per_row=3 exchange=grid stages=2 unaligned=1 sms=3 arch=sm_90 rows=6 x_shift=2 y_shift=1 "
      "seed=49",
      {0, 13},
-     {"plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+     {"plan_math.cuh", "schedule/ring.cuh", "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     // Full chunks in slices that share vectors.
     {"layernorm/cols=5120/f32/w/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
      "blocks_per_row=2 exchange=grid stages=3 unaligned=1 sms=2 arch=sm_90 rows=5 x_gap=1 y_gap=3 seed=50",
      {0, 13},
      {"op/statistics.cuh", "schedule/fragment.cuh", "plan_math.cuh", "schedule/ring.cuh",
-      "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+      "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     // More weights than are kept, in double; a last chunk of one column.
     {"layernorm/cols=4609/f64/wb/stats persistent_row threads=512 threads_per_row=256 vector=2 per_thread=1 "
-     "stages=11 unaligned=1 sms=1 arch=sm_120 rows=3 x_gap=2 seed=51",
+     "stages=11 unaligned=1 sms=1 arch=sm_100 rows=3 x_gap=2 seed=51",
      {0, 13},
-     {"plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+     {"plan_math.cuh", "schedule/ring.cuh", "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     // Vectors that cover all but the ends of a row, in a block and in the one chunk of a row.
     {"layernorm/cols=257/f32/w block_row threads=64 threads_per_row=64 vector=4 per_thread=1 unaligned=1 "
      "arch=sm_90 rows=3 seed=38",
@@ -614,7 +665,7 @@ const std::vector<Pinned> kPinned = {
      "stages=4 "
      "unaligned=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before seed=109",
      {0},
-     {"schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+     {"schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
     {"layernorm/cols=3064/f32/addafter/w:rows persistent_row threads=512 threads_per_row=256 vector=4 "
      "per_thread=1 stages=3 sms=1 arch=sm_90 rows=5 residual_gap=4 seed=103",
      {0},
@@ -1010,6 +1061,14 @@ const std::vector<Pinned> kPinned = {
      "per_thread=1 group_rows=2 blocks_per_sm=2 sms=1 arch=sm_90 rows=3 seed=184",
      {0},
      {"schedule/split_row.cu"}},
+    {"rmsnorm/cols=352/f32/out=e4m3/w/also=bf16/q=32:e8m0:sw split_row threads=32 threads_per_row=32 "
+     "vector=4 per_thread=1 group_rows=1 blocks_per_sm=2 sms=1 arch=sm_90 rows=3 seed=106",
+     {0},
+     {"schedule/split_row.cu"}},
+    {"layernorm/cols=300/f16/wb/amax split_row threads=32 threads_per_row=32 vector=4 per_thread=1 "
+     "group_rows=1 blocks_per_sm=2 sms=1 arch=sm_90 rows=4 seed=107",
+     {0},
+     {"schedule/split_row.cu"}},
     {"rmsnorm/cols=3064/f32/out=s8/w/q=tensor persistent_row threads=512 threads_per_row=256 vector=4 "
      "per_thread=1 stages=4 sms=1 arch=sm_90 rows=5 seed=185",
      {0},
@@ -1017,7 +1076,7 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=1501/f16/out=e4m3/wb/q=tensor persistent_row threads=512 threads_per_row=256 vector=8 "
      "per_thread=1 stages=3 unaligned=1 sms=1 arch=sm_90 rows=4 x_gap=4 y_gap=1 seed=186",
      {0},
-     {"schedule/scalar.cuh"}},
+     {"schedule/unaligned_ring.cuh"}},
     {"layernorm/cols=45/f32/out=e4m3/wb/q=tensor/cf channels_first threads=64 threads_per_row=8 vector=2 "
      "per_thread=6 arch=sm_90 rows=42 plane=6 seed=187",
      {0},
@@ -1415,7 +1474,7 @@ Experiment experiment_of(const Pinned& pinned) {
            (file == "op/quantizer.cuh" && !is_narrow(c->spec.output)) ||
            (file == "op/derivatives.cuh" && c->spec.activation == Activation::none &&
             c->spec.gate == Gate::none) ||
-           (file == "schedule/scalar.cuh" && !c->plan.unaligned) ||
+           (file == "schedule/unaligned_ring.cuh" && !c->plan.unaligned) ||
            (file == "schedule/unaligned.cuh" &&
             (c->plan.strategy == Strategy::persistent_row || !c->plan.unaligned)) ||
            (file == "schedule/exchange.cuh" && c->plan.blocks_per_row == 1 && !c->plan.unaligned) ||

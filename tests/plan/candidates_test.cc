@@ -56,8 +56,11 @@ TEST(Candidates, OfBatchInvariantUsesAddInOneOrder) {
   int realigned = 0;
   for_random_uses(100, any_spec,
                   [&](const NormSpec& spec, const DeviceProfile& device, RowsRegime, Alignment alignment) {
-                    const auto depends_on_place = [](const Candidate& one) {
-                      return one.plan.unaligned && one.plan.strategy != Strategy::persistent_row;
+                    // Rows of f64 pass unaligned through a ring also where they begin with a vector.
+                    const bool with_vectors = static_cast<int>(alignment) * size_of(spec.input) >= 16;
+                    const auto depends_on_place = [&](const Candidate& one) {
+                      return one.plan.unaligned &&
+                             !(with_vectors && one.plan.strategy == Strategy::persistent_row);
                     };
                     const RowsRegime many = RowsRegime::many;
                     const std::vector<Candidate> invariant = candidates(spec, device, many, alignment, true);

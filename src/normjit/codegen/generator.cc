@@ -25,7 +25,7 @@ constexpr std::string_view kAlways[] = {
     "op/functions.cuh", "op/source.cuh", "op/statistics.cuh", "op/quantizer.cuh", "op/sink.cuh"};
 constexpr std::string_view kFurther[] = {"schedule/fragment.cuh",  "schedule/workspace.cuh",
                                          "schedule/unaligned.cuh", "schedule/exchange.cuh",
-                                         "schedule/ring.cuh",      "schedule/scalar.cuh"};
+                                         "schedule/ring.cuh",      "schedule/unaligned_ring.cuh"};
 
 // What gradients have besides; the generic kernel only the first.
 constexpr std::string_view kGradients[] = {"op/derivatives.cuh", "op/gradients.cuh"};

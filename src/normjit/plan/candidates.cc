@@ -21,7 +21,11 @@ int aligned_elements(const NormSpec& spec, Alignment alignment) {
       std::min<std::int64_t>({static_cast<int>(alignment), bulk_elements(spec), divides}));
 }
 
-// Whether rows of this alignment can be moved in wider accesses.
+// Whether rows of this alignment can begin between the vectors of a ring.
+bool begins_between_vectors(const NormSpec& spec, Alignment alignment) {
+  return !spec.backward && !spec.channels_first && aligned_elements(spec, alignment) < bulk_elements(spec);
+}
+// Whether they can be moved in wider accesses.
 bool realigns(const NormSpec& spec, Alignment alignment) {
   const int widest = 16 / widest_element(spec);
   return !spec.backward && !spec.channels_first && aligned_elements(spec, alignment) < widest &&
@@ -60,10 +64,8 @@ class Enumeration {
     // its sums.
     const bool realigned = realigns(spec, use_.alignment) && !use_.batch_invariant;
     if (realigned) block_rows(widest, true);
-    if (scales_rows(spec) || has_more_results(spec)) {
-      found_.push_back(generic_plan());
-      return std::move(found_);
-    }
+    if (scales_rows(spec) || has_more_results(spec)) found_.push_back(generic_plan());
+    if (scales_rows(spec)) return std::move(found_);
     persistent_rows();
     split_rows(aligned, false);
     if (realigned) split_rows(widest, true);
@@ -187,16 +189,20 @@ class Enumeration {
     const auto held = static_cast<int>(held_registers(plan, spec));
     const bool rows = plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::block_row ||
                       plan.strategy == Strategy::split_row;
+    const bool in_double = compute_type(spec) == DType::f64;
     const bool more = is_narrow(spec.output) || has_more_results(spec) || row_parameters(spec) > 0 ||
-                      compute_type(spec) == DType::f64 || !same_dtypes(spec);
+                      in_double || !same_dtypes(spec);
     const int elements = plan.per_thread * plan.vector;
     const int most = spec.in_bias ? kMostWithBias : moves_other_rows(spec) ? kMostOfSums : kMostElements;
     if (rows && elements > most) return kNone;
     // More elements of rows side by side spill. Where each row has a scale or shift of its own, 50 of bf16
-    // take 160 bytes, 66 of them 1000, 24 before a function and 8 bits 208. Vectors before a function: 64
-    // elements 8 bytes, 70 of them 100.
+    // take 160 bytes, 66 of them 1000, 24 before a function and 8 bits 208, 25 in f64 240. Vectors before a
+    // function: 64 elements 8 bytes, 70 of them 100. Beside weights of f64 64 elements take 130 bytes.
     const bool staged = plan.strategy == Strategy::staged_rows, long_code = has_long_code(spec);
-    const int most_modulated = long_code && is_narrow(spec.output) ? 20 : 50;
+    const int most_modulated = long_code && (is_narrow(spec.output) || in_double) ? 20 : 50;
+    const bool wide_weights =
+        spec.affine != Affine::none && size_of(spec.weight) > 4 && size_of(spec.input) < 8;
+    if (staged && wide_weights && elements * plan.group_rows > 48) return kNone;
     if (staged && elements * size_of(compute_type(spec)) > 4 * most) return kNone;
     if (staged && row_parameters(spec) > 0 && elements * plan.group_rows > most_modulated) return kNone;
     if (staged && long_code && plan.vector > 1 && elements > 60) return kNone;
@@ -298,8 +304,8 @@ class Enumeration {
     const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
     Plan plan{.strategy = Strategy::block_row, .vector = vector, .unaligned = unaligned};
     const int largest_cluster = use_.device.arch.number >= 90 ? kMaxCluster : 1;
-    // Longer rows have better plans, but these take no scales of rows and no second results.
-    const bool alone = scales_rows(use_.spec) || has_more_results(use_.spec);
+    // Longer rows have better plans, if their spec allows the ring.
+    const bool alone = scales_rows(use_.spec) || has_more_results(use_.spec) || !may_stream();
     const int most = largest_cluster > 1 && !alone ? kMaxCluster : use_.device.sm_count;
     for (plan.blocks_per_row = 1; plan.blocks_per_row <= most; plan.blocks_per_row *= 2)
       for (const int threads : {64, 128, 256, 512, 1024}) {
@@ -328,33 +334,46 @@ class Enumeration {
     }
   }
 
-  // In chunks of 8 KiB: chunks of 4 KiB cost 2 %, of 16 KiB 1 to 5 %. The ring takes all shared memory.
-  void persistent_rows() {
+  // In chunks of 8 KiB: chunks of 4 KiB cost 2 %, of 16 KiB 1 to 5 %.
+  Plan streamed() const {
     const NormSpec& spec = use_.spec;
-    const int vector = 16 / size_of(spec.input);
-    if (use_.device.arch.number < 90 || spec.columns < 2 * vector) return;
     Plan plan{.strategy = Strategy::persistent_row,
               .threads = 512,
               .threads_per_row = 256,
-              .vector = vector,
+              .vector = 16 / size_of(spec.input),
               .per_thread = 2};
-    const bool in_double = compute_type(spec) == DType::f64;
-    // In f64 there are too few registers for conversions, for functions, and for vectors in chunks that are
-    // not full. Single elements need fewer.
-    if (in_double && (!same_dtypes(spec) || calls_function(spec))) return;
-    plan.unaligned = aligned_elements(spec, use_.alignment) < bulk_elements(spec) ||
-                     (in_double && spec.columns % columns_per_block(plan) != 0);
+    plan.unaligned = begins_between_vectors(spec, use_.alignment) ||
+                     (compute_type(spec) == DType::f64 && spec.columns % columns_per_block(plan) != 0);
+    return plan;
+  }
+  // Whether such plans can be legal, and do not spill.
+  bool may_stream() const {
+    const NormSpec& spec = use_.spec;
+    const Plan plan = streamed();
+    if (use_.device.arch.number < 90 || spec.columns < 2 * plan.vector) return false;
+    if (spec.in_bias || spec.gate == Gate::before || (plan.unaligned && moves_other_rows(spec))) return false;
+    if (use_.batch_invariant && begins_between_vectors(spec, use_.alignment)) return false;
+    // In f64 there are too few registers for conversions, for functions, and for parameters in chunks that
+    // are not full. Unaligned rows have theirs in shared memory.
+    if (compute_type(spec) == DType::f64 && (!same_dtypes(spec) || calls_function(spec))) return false;
     // From sm_120 on the compiler does not move registers between warps. Single elements, weight and bias
     // with scale and shift of each row, and three of these beside a function need more than threads then
     // have.
     const int parameters = static_cast<int>(spec.affine) + row_parameters(spec);
     const int most = calls_function(spec) ? 2 : 3;
-    if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > most)) return;
-    if (spills_in_ring(spec, use_.device.arch)) return;
+    if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > most)) return false;
+    return !spills_in_ring(spec, use_.device.arch);
+  }
+
+  // The ring takes all shared memory.
+  void persistent_rows() {
+    if (!may_stream()) return;
+    const NormSpec& spec = use_.spec;
+    Plan plan = streamed();
     const auto add_with_ring = [&] {
       plan.stages =
           static_cast<int>(use_.device.shared_per_block / (columns_per_block(plan) * size_of(spec.input)));
-      while (all_shared_bytes(plan, spec) > use_.device.shared_per_block) --plan.stages;
+      while (plan.stages > 1 && all_shared_bytes(plan, spec) > use_.device.shared_per_block) --plan.stages;
       add(plan);
     };
     // Rows with only one chunk for each block have better plans.
@@ -363,9 +382,9 @@ class Enumeration {
       if (spec.columns <= plan.blocks_per_row * columns_per_block(plan)) break;
       add_with_ring();
     }
-    // But unaligned rows are best as one chunk. Measured: 24,066 x 4973 bf16: 0.67, in two chunks: 0.42.
+    // But unaligned rows may be best as one chunk.
     constexpr int kMostVectors = 4;
-    const std::int64_t vectors = ceil_div(spec.columns, plan.threads_per_row * vector);
+    const std::int64_t vectors = ceil_div(spec.columns, plan.threads_per_row * plan.vector);
     if (!plan.unaligned || vectors > kMostVectors) return;
     plan.per_thread = static_cast<int>(vectors);
     plan.blocks_per_row = 1;
@@ -488,7 +507,8 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
       const std::int64_t rows = PlanUse{spec, known, regime, alignment}.rows();
       const bool same = std::exchange(typical, rows) == rows;
       for (const bool invariant : {false, true}) {
-        const bool differs = regime == RowsRegime::many && realigns(spec, alignment);
+        const bool differs = regime == RowsRegime::many &&
+                             (realigns(spec, alignment) || begins_between_vectors(spec, alignment));
         if (uses.batch_invariant ? !invariant : invariant ? !differs : same) continue;
         const Plan best = choose(spec, device, regime, alignment, invariant);
         add(best);

@@ -173,12 +173,12 @@ inline int rows_per_thread(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, without what is
-// found of the results.
+// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, and without other operands of
+// columns than weight and bias, which lie in shared memory.
 inline bool can_realign(int vector, const NormSpec& spec) {
-  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         !moves_other_rows(spec) && !has_more_results(spec) && spec.output != DType::e2m1 &&
-         spec.quantization <= Quantization::tensor;
+  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 && !spec.in_bias &&
+         !has_gate_table(spec) && !has_modulation_table(spec) && spec.output != DType::e2m1 &&
+         !scales_blocks(spec);
 }
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
@@ -361,7 +361,7 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
                                : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
   if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0) return 8;
-  if (plan.unaligned) return in_double ? 16 : 64;
+  if (plan.unaligned) return in_double ? 16 : scales_rows(spec) && row_parameters(spec) > 0 ? 32 : 64;
   if (shared_row && large) return plan.exchange == Exchange::grid ? 8 : 16;
   const bool hoists = spec.input == DType::f32 && spec.affine != Affine::none && has_idle_threads(plan, spec);
   return hoists ? 60 : 64;
@@ -449,11 +449,30 @@ inline bool loads_parameters_early(const Plan& plan, const NormSpec& spec, bool 
                                      plan.unaligned);
 }
 
-// The registers of a thread that has vectors of unaligned rows: from the compiler's reports.
+// The registers of a thread that has vectors of unaligned rows: from the compiler's reports. With a residual
+// or a gate in front of the norm it holds sums in the compute type.
 inline int registers_of_unaligned(const Plan& plan, const NormSpec& spec) {
-  const std::int64_t held = std::int64_t{plan.per_thread} * plan.vector * size_of(spec.input) / 4;
+  const bool adds = adds_rows(spec), after = spec.residual == Residual::after;
+  const int each =
+      (adds ? size_of(compute_type(spec)) : size_of(spec.input)) + (after ? size_of(spec.residual_type) : 0);
+  const std::int64_t held = std::int64_t{plan.per_thread} * plan.vector * each / 4;
   const bool more = plan.exchange == Exchange::grid || plan.strategy == Strategy::split_row;
-  if (compute_type(spec) == DType::f64) return held <= 16 ? (more ? 96 : 80) : held <= 32 ? 128 : 168;
+  if (compute_type(spec) == DType::f64) {
+    if (adds || (more && row_parameters(spec) > 0)) {
+      const int most = row_parameters(spec) > 0 ? 8 : 16;
+      if (more || calls_function(spec)) return held <= most && same_dtypes(spec) ? 128 : 168;
+      return held <= 8 ? 80 : held <= 16 ? 96 : 168;
+    }
+    return held <= 16 ? (more ? 96 : 80) : held <= 32 ? 128 : 168;
+  }
+  if (adds && more) return held > 32 ? 168 : held > 8 || calls_function(spec) ? 128 : held > 4 ? 96 : 80;
+  const bool calls_two = spec.gate != Gate::none && spec.activation != Activation::none;
+  if (adds && calls_function(spec))
+    return held <= 8 ? 80 : held <= 16 && !calls_two ? 96 : held <= 32 ? 128 : 168;
+  if (adds || after) return held <= 8 ? 64 : held <= 16 ? 72 : held <= 32 ? 96 : held <= 64 ? 128 : 168;
+  if (row_parameters(spec) > 0 && held > (more ? 4 : 8))
+    return held <= 16 ? (more && calls_function(spec) ? 96 : 80) : held <= 36 && !more ? 96 : 128;
+  if (held > 64) return 168;
   if (more) return held <= 8 ? 64 : held <= 12 ? 72 : held <= 20 ? 80 : held <= 36 ? 96 : 128;
   return held <= 20 ? 64 : held <= 24 ? 72 : held <= 28 ? 80 : held <= 36 ? 96 : 128;
 }
@@ -465,8 +484,11 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::persistent_row) return 128;
   if (plan.strategy == Strategy::channels_first) return channels_first_registers(plan, spec);
   if (plan.unaligned) return registers_of_unaligned(plan, spec);
-  if (const int registers = registers_of_fusion(plan, spec)) return registers;
   const std::int64_t held = held_registers(plan, spec);
+  // Scale and shift of each row come in beside x. This refuses blocks of 1024 threads, which have 64
+  // registers each.
+  if (row_parameters(spec) > 0 && plan.threads > 512 && held > 4) return 72;
+  if (const int registers = registers_of_fusion(plan, spec)) return registers;
   const bool adds = adds_rows(spec), same = same_dtypes(spec), calls = calls_function(spec);
   const bool shared_row = plan.blocks_per_row > 1;
   if (compute_type(spec) == DType::f64) {
@@ -480,7 +502,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
     const bool all_at_once = adds && row_parameters(spec) > 0 && elements > 2;
     const bool more = calls && ((shared_row && !same) || (all_at_once && elements > 4));
-    return elements <= 4 && !all_at_once ? 96 : elements <= 8 && !more ? 128 : 168;
+    const bool long_code = plan.strategy == Strategy::warp_rows && has_long_code(spec) && elements > 1;
+    return elements <= 4 && !all_at_once && !long_code ? 96 : elements <= 8 && !more ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
@@ -512,7 +535,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   // Parameters of each row come in while sums are held.
   if (adds && shared_row && (row_parameters(spec) > 0 ? held > 8 : spec.in_bias && held > 16)) return 168;
   if (narrow || !same) {
-    if (narrow && converts && shared_row && held > 24) return 168;
+    if (narrow && shared_row && held > (converts ? 24 : 64)) return 168;
     // held_registers() counts wider weights, which are not held. Measured: 4096 bf16 columns with f32
     // weights, four blocks per SM: 0.76, six: 0.92.
     if (!narrow && converts && !adds && !shared_row && plan.threads <= 512 && held > 8 && held <= 32)
@@ -636,7 +659,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
   // From sm_100 on the compiler computes f32 in pairs of registers. In 128 registers a chunk of 16 elements
   // beside a residual or a gate spills 60 to 1000 bytes, one of 8 none.
   if (arch.number >= 100 && plan.strategy == Strategy::split_row && adds_rows(spec) &&
-      size_of(spec.input) == 4 && held_registers(plan, spec) > 8)
+      (size_of(spec.input) == 4 || plan.unaligned) && held_registers(plan, spec) > 8)
     needed = std::max(needed, 168);
   // 33 single elements and more take local memory in 80 registers.
   if (staged && plan.vector == 1 && plan.per_thread > 32 && arch.number < 90) needed += 16;

@@ -165,12 +165,11 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
         {name(plan.strategy),
          " writes results before all of a row are known, which a scale for each row (/q=row) needs; "
          "warp_rows, staged_rows, block_row and generic do not"});
-  if (has_more_results(spec) && plan.strategy != Strategy::warp_rows &&
-      plan.strategy != Strategy::block_row && plan.strategy != Strategy::generic)
+  if (has_more_results(spec) && (persistent || plan.strategy == Strategy::staged_rows))
     return concat(
         {name(plan.strategy),
          " writes one result and no scales of blocks; a second result (/also), amax and blocks (/q=",
-         shortest(std::max(16, block_columns(spec))), ") need warp_rows, block_row or generic"});
+         shortest(std::max(16, block_columns(spec))), ") need warp_rows, block_row, split_row or generic"});
 
   // The shape of a block.
   const bool whole_block = plan.strategy == Strategy::block_row && !shared_row && !plan.unaligned;
@@ -200,8 +199,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.unaligned && !persistent &&
       (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) || vector_bytes > 16))
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
-           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation, amax, second results, "
-           "scales of rows or blocks, or output of 4 bits";
+           "and of 4 to 16 bytes, and no in_bias, table, scales of blocks, or output of 4 bits";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
   if (scales_blocks(spec) && plan.strategy != Strategy::generic &&
       plan.vector * std::min(plan.threads_per_row, kWarp) < block_columns(spec))
@@ -279,6 +277,15 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
       return "the resident blocks would wait for more rows than the workspace holds: lower blocks_per_sm";
   }
   return {};
+}
+
+// The parameters of unaligned rows in shared memory.
+std::int64_t planes_bytes(const Plan& plan, const NormSpec& spec) {
+  const int sharing = plan.strategy == Strategy::persistent_row ? std::max(1, plan.blocks_per_row) : 0;
+  const std::int64_t span = plan_math::columns_of_block(spec.columns, columns_per_block(plan), sharing);
+  const std::int64_t columns = span < covered(plan, spec) ? span : spec.columns;
+  const int size = static_cast<int>(spec.affine) * size_of(spec.weight) * (spec.affine_rows ? 2 : 1);
+  return std::min<std::int64_t>(plan_math::planes_bytes(columns, plan.vector, size), kMaxInt);
 }
 
 }  // namespace
@@ -405,10 +412,7 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
     bytes = staged_tiles(spec) * std::min(rows_per_block(plan), kMaxInt) *
             std::min<std::int64_t>(plan_math::tile_bytes(1, spec.columns, widest_element(spec)), kMaxInt);
   } else if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
-    const std::int64_t span = columns_per_block(plan);
-    const std::int64_t columns = span < covered(plan, spec) ? span : spec.columns;
-    const int size = static_cast<int>(spec.affine) * size_of(spec.weight) * (spec.affine_rows ? 2 : 1);
-    bytes = plan_math::planes_bytes(columns, plan.vector, size);
+    bytes = planes_bytes(plan, spec);
   } else {
     const std::int64_t room = plan_math::ring_room(columns_per_block(plan), plan.vector, plan.unaligned);
     const auto places_of = [&](std::int64_t places, int column) {
@@ -420,7 +424,7 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
       bytes = places_of(stages, size_of(spec.input)) +
               places_of(plan_math::residual_places(stages, chunk), size_of(spec.residual_type));
     } else {
-      bytes = places_of(stages, ring_bytes(spec));
+      bytes = places_of(stages, ring_bytes(spec)) + (plan.unaligned ? planes_bytes(plan, spec) : 0);
     }
   }
   return static_cast<int>(std::min(bytes, kMaxInt));
