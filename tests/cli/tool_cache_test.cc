@@ -213,7 +213,7 @@ TEST_F(ToolCache, ListShowsDatesByAgeOnly) {
   for (const std::string& file : entries(cache()))
     fs::last_write_time(file, std::chrono::file_clock::from_sys(date));
   EXPECT_THAT(run({"list", "--sort", "age"}).out, HasSubstr("  2001-09-09T01:46:40Z  "));
-  EXPECT_THAT(run({"list"}).out, Not(HasSubstr("2001-09-09")));
+  EXPECT_THAT(run({"list"}).out, Not(HasSubstr("2001-")));
   EXPECT_EQ(report({"list"}).at("entries").at(0).at("modified"), "2001-09-09T01:46:40Z");
 }
 

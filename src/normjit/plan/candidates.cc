@@ -25,7 +25,7 @@ int aligned_elements(const NormSpec& spec, Alignment alignment) {
 bool begins_between_vectors(const NormSpec& spec, Alignment alignment) {
   return !spec.backward && !spec.channels_first && aligned_elements(spec, alignment) < bulk_elements(spec);
 }
-// Whether they can be moved in wider accesses.
+// Whether such rows can be moved in wider accesses.
 bool realigns(const NormSpec& spec, Alignment alignment) {
   const int widest = 16 / widest_element(spec);
   return !spec.backward && !spec.channels_first && aligned_elements(spec, alignment) < widest &&
@@ -356,9 +356,9 @@ class Enumeration {
     // In f64 there are too few registers for conversions, for functions, and for parameters in chunks that
     // are not full. Unaligned rows have theirs in shared memory.
     if (compute_type(spec) == DType::f64 && (!same_dtypes(spec) || calls_function(spec))) return false;
-    // From sm_120 on the compiler does not move registers between warps. Single elements, weight and bias
-    // with scale and shift of each row, and three of these beside a function need more than threads then
-    // have.
+    // From sm_120 on the compiler does not move registers between warps. Weight and bias with scale and shift
+    // of each row, and three of these beside a function, need more than threads then have. Unaligned rows
+    // have no plans there yet.
     const int parameters = static_cast<int>(spec.affine) + row_parameters(spec);
     const int most = calls_function(spec) ? 2 : 3;
     if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > most)) return false;
@@ -507,8 +507,7 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
       const std::int64_t rows = PlanUse{spec, known, regime, alignment}.rows();
       const bool same = std::exchange(typical, rows) == rows;
       for (const bool invariant : {false, true}) {
-        const bool differs = regime == RowsRegime::many &&
-                             (realigns(spec, alignment) || begins_between_vectors(spec, alignment));
+        const bool differs = regime == RowsRegime::many && begins_between_vectors(spec, alignment);
         if (uses.batch_invariant ? !invariant : invariant ? !differs : same) continue;
         const Plan best = choose(spec, device, regime, alignment, invariant);
         add(best);
