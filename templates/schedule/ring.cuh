@@ -187,10 +187,25 @@ struct Part {
 // The vector of a slice's places with which its whole vectors begin: the one before it shares with another
 // slice or row.
 NJ_DEVICE int first_vector(const Cut& cut) { return cut.past > 0 ? 1 : 0; }
-// Whether the single element of a lane, of which a slice has a few at its ends, is in its chunk c.
-NJ_DEVICE bool has_end_in(int lane, const Cut& cut, int c, int own) {
-  return lane < cut.edges() && c == (cut.edge(lane) < cut.head ? 0 : own - 1);
-}
+// What a slice of an unaligned row has in its chunk c.
+struct CutChunk {
+  Cut cut;  // of the slice
+  int c, own;
+
+  // Whether vector v of the place is wholly of the slice.
+  NJ_METHOD bool has(int v) const {
+    const int vector = c * kChunkVectors + v - first_vector(cut);
+    return static_cast<unsigned>(vector) < static_cast<unsigned>(cut.body / kVector);
+  }
+  // Whether all are.
+  NJ_METHOD bool is_full() const { return c > 0 && c + 1 < own; }
+  // Whether the single element of a lane, of which a slice has a few at its ends, is in this chunk, and its
+  // place there.
+  NJ_METHOD bool has_end(int lane) const {
+    return lane < cut.edges() && c == (cut.edge(lane) < cut.head ? 0 : own - 1);
+  }
+  NJ_METHOD int place_of_end(int lane) const { return cut.past + cut.edge(lane) - c * kSpan; }
+};
 NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
   const Cut cut = cut_of(slice, columns);
   return lane < cut.edges() ? hw::load<hw::Cache::evict_first, Input>(slice + cut.edge(lane)) : Input();
@@ -228,7 +243,8 @@ NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, l
         const int left = first_vector(cut) + cut.body / kVector - c * kChunkVectors;
         first = c == 0 ? first_vector(cut) : 0;
         vectors = (left < kChunkVectors ? left : kChunkVectors) - first;
-        if (has_end_in(lane, cut, c, part.own)) ring.chunk(at)[cut.past + cut.edge(lane) - c * kSpan] = end;
+        const CutChunk chunk{cut, c, part.own};
+        if (chunk.has_end(lane)) ring.chunk(at)[chunk.place_of_end(lane)] = end;
         hw::warp_barrier();
         if (lane > 0) continue;
       }

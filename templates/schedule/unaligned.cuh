@@ -82,6 +82,12 @@ struct Planes {
 struct PlacedParameters {
   const ColumnParameters* at[kVector];
   Vec<Mod> of_row[kRowParameterPlaces];
+
+  // Those of the vector that is so many behind the one whose parameters begin at `first`.
+  NJ_METHOD void place(const ColumnParameters* const (&first)[kVector], int vectors) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) at[i] = first[i] + vectors;
+  }
 };
 NJ_DEVICE ElementParameters widen(const PlacedParameters& parameters, int i) {
   ElementParameters one = Planes::parameters(parameters.at[i]);
@@ -104,8 +110,7 @@ NJ_DEVICE void each_placed(const ColumnParameters* const (&first)[kVector], cons
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     PlacedParameters now = next;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) now.at[i] = first[i] + k * kThreadsPerRow;
+    now.place(first, k * kThreadsPerRow);
     if (k + 1 < kPerThread) load_next(k + 1);
     if (inside(k, lane, cut)) each(k, now);
   }

@@ -5,65 +5,63 @@
 // behind the ring.
 namespace normjit {
 
-// What a slice has in its chunk c.
-struct CutChunk {
-  Cut cut;  // of the slice
-  int c, own;
+// What one of kOf threads takes of a chunk: every kOf-th vector, and one single element at most. kFull: as
+// is_full(). (A template, since x may be no sum.)
+template <class T, int kOf, bool kFull>
+struct CutPart {
+  enum : int { kVectors = kChunkVectors / kOf };
+  CutChunk chunk;
+  int self;
+  Vec<T> vectors[kVectors];
+  T end;
 
-  // Whether vector v of the place is wholly of the slice.
-  NJ_METHOD bool has(int v) const {
-    const int vector = c * kChunkVectors + v - first_vector(cut);
-    return static_cast<unsigned>(vector) < static_cast<unsigned>(cut.body / kVector);
+  NJ_METHOD CutPart(const CutChunk& chunk, int self) : chunk(chunk), self(self) {}
+  NJ_METHOD bool has(int k) const { return kFull || chunk.has(k * kOf + self); }
+  NJ_METHOD bool has_end() const { return !kFull && chunk.has_end(self); }
+
+  // Takes it out of the ring, whose place is free then.
+  NJ_METHOD void take(const Ring& ring, ChunkState at, unsigned zero) {
+    const T* place = ring.wait(at);
+    unsigned loaded = 0;
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k)
+      if (has(k)) {
+        vectors[k] = read_chunk(place + (k * kOf + self) * kVector);
+        loaded |= first_word(vectors[k]);
+      }
+    if (has_end()) {
+      end = place[chunk.place_of_end(self)];
+      loaded |= first_word(widen(end));
+    }
+    ring.leave(at, loaded, zero);
   }
-  // Whether all are.
-  NJ_METHOD bool is_full() const { return c > 0 && c + 1 < own; }
-  // Whether the single element of a lane is in this chunk, and its place there.
-  NJ_METHOD bool has_end(int lane) const { return has_end_in(lane, cut, c, own); }
-  NJ_METHOD int place_of_end(int lane) const { return cut.past + cut.edge(lane) - c * kSpan; }
+  NJ_METHOD int columns() const {
+    int columns = has_end() ? 1 : 0;
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) columns += has(k) ? kVector : 0;
+    return columns;
+  }
 };
-
-// What a reduce thread has of a chunk.
-template <class Vectors>
+template <class Part>
 struct CutElements {
-  Vectors vectors;
-  bool has_end;
-  Input end;
+  Part& part;
 
   template <class Take>
   NJ_METHOD void each(const Take& take) const {
-    vectors.each(take);
-    if (has_end) take(widen(end), 0);
+    elements_of<Part::kVectors>(part.vectors, [&](int k) { return part.has(k); }).each(take);
+    if (part.has_end()) take(widen(part.end), 0);
   }
 };
 
-// As measure_chunk() of aligned rows. kFull: as is_full().
+// As measure_chunk() of aligned rows.
 template <bool kFull>
 NJ_DEVICE void measure_cut_chunk(const Ring& ring, ChunkState at, const CutChunk& chunk, int self,
                                  unsigned zero, Statistics& all, Acc& seen) {
-  constexpr int kMeasured = kChunkVectors / kReduceThreads;  // vectors that a reduce thread takes
-  const Input* place = ring.wait(at);
-  const auto inside = [&](int k) { return kFull || chunk.has(k * kReduceThreads + self); };
-  Vec<Input> vectors[kMeasured];
-  int own = 0;
-  unsigned loaded = 0;
-#pragma unroll
-  for (int k = 0; k < kMeasured; ++k)
-    if (inside(k)) {
-      vectors[k] = read_chunk(place + (k * kReduceThreads + self) * kVector);
-      loaded |= first_word(vectors[k]);
-      own += kVector;
-    }
-  const bool has_end = !kFull && chunk.has_end(self);
-  Input end = Input();
-  if (has_end) {
-    end = place[chunk.place_of_end(self)];
-    loaded |= first_word(widen(end));
-    ++own;
-  }
-  ring.leave(at, loaded, zero);
-  const auto elements = elements_of<kMeasured>(vectors, inside);
-  const Statistics of_chunk =
-      Statistics::of<1>(CutElements<decltype(elements)>{elements, has_end, end}, Acc(own > 0 ? own : 1));
+  using Own = CutPart<Input, kReduceThreads, kFull>;
+  Own part(chunk, self);
+  part.take(ring, at, zero);
+  const int own = part.columns();
+  const Statistics of_chunk = Statistics::of<1>(CutElements<Own>{part}, Acc(own > 0 ? own : 1));
   all = Statistics::merge(all, seen, of_chunk, Acc(own));
   seen += own;
 }
@@ -102,39 +100,22 @@ struct CutConsumer {
   template <bool kFull>
   NJ_METHOD void write_chunk(const CutChunk& chunk, const RowStatistics& statistics, const Sink& sink,
                              const ColumnParameters* const (&first)[kVector], bool aligned) {
-    const auto inside = [&](int k) { return kFull || chunk.has(k * kThreadsPerRow + lane()); };
-    const Input* from = ring.wait(at);
-    Vec<T> x[kPerThread];
-    unsigned loaded = 0;
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k)) {
-        x[k] = read_chunk(from + (k * kThreadsPerRow + lane()) * kVector);
-        loaded |= first_word(x[k]);
-      }
-    const bool has_end = !kFull && chunk.has_end(lane());
-    Input end = Input();
-    if (has_end) {
-      end = from[chunk.place_of_end(lane())];
-      loaded |= first_word(widen(end));
-    }
-    ring.leave(at, loaded, zero);
+    CutPart<T, kThreadsPerRow, kFull> taken(chunk, lane());
+    taken.take(ring, at, zero);
     at.advance();
     Output* const to = sink.y - chunk.cut.past + (chunk.c * kChunkVectors + lane()) * kVector;
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k)) {
+      if (taken.has(k)) {
         PlacedParameters parameters;
-#pragma unroll
-        for (int i = 0; i < kVector; ++i)
-          parameters.at[i] = first[i] + (chunk.c * kChunkVectors + k * kThreadsPerRow);
+        parameters.place(first, chunk.c * kChunkVectors + k * kThreadsPerRow);
         store_vector(to + k * kThreadsPerRow * kVector,
-                     finish(x[k], statistics, parameters, Vec<Residual>(), sink.by), aligned);
+                     finish(taken.vectors[k], statistics, parameters, Vec<Residual>(), sink.by), aligned);
       }
-    if (has_end) {
+    if (taken.has_end()) {
       const int column = chunk.cut.edge(lane());
       hw::store(sink.y + column,
-                finish(widen(end), statistics, parameters_at(planes(), sink.columns, column), sink.by));
+                finish(widen(taken.end), statistics, parameters_at(planes(), sink.columns, column), sink.by));
     }
   }
 
