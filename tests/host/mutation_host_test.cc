@@ -502,7 +502,7 @@ const std::vector<Pinned> kPinned = {
      "stages=2 sms=1 arch=sm_90 rows=2 seed=35",
      {0},
      {"plan_math.cuh", "schedule/ring.cuh", "schedule/persistent_row.cu"}},
-    // Persistent rows that begin anywhere: one chunk each, measured at once.
+    // Persistent rows that begin anywhere: one chunk each.
     {"layernorm/cols=1501/f16/out=f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=8 "
      "per_thread=1 stages=3 unaligned=1 sms=1 arch=sm_90 rows=7 x_gap=4 y_gap=1 inputs=large_mean overlaps=1 "
      "seed=46",
@@ -518,7 +518,12 @@ const std::vector<Pinned> kPinned = {
      "unaligned=1 sms=1 arch=sm_90 rows=2 x_shift=1 seed=87",
      {0},
      {"schedule/unaligned_ring.cuh"}},
-    // Chunks that share vectors, of which the last is not full; weights that are kept.
+    // Two vectors of a thread, each with its own weights.
+    {"rmsnorm/cols=2100/f32/w persistent_row threads=512 threads_per_row=256 vector=4 per_thread=2 stages=2 "
+     "unaligned=1 sms=1 arch=sm_90 rows=2 x_shift=1 seed=108",
+     {0},
+     {"schedule/unaligned_ring.cuh"}},
+    // Chunks of which the last is not full.
     {"layernorm/cols=3065/f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
      "stages=4 unaligned=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before inputs=large_mean seed=47",
      {0, 13},
@@ -542,7 +547,7 @@ const std::vector<Pinned> kPinned = {
      {0, 13},
      {"op/statistics.cuh", "schedule/fragment.cuh", "plan_math.cuh", "schedule/ring.cuh",
       "schedule/unaligned_ring.cuh", "schedule/persistent_row.cu"}},
-    // More weights than are kept, in double; a last chunk of one column.
+    // In double; a last chunk of one column.
     {"layernorm/cols=4609/f64/wb/stats persistent_row threads=512 threads_per_row=256 vector=2 per_thread=1 "
      "stages=11 unaligned=1 sms=1 arch=sm_100 rows=3 x_gap=2 seed=51",
      {0, 13},
