@@ -138,11 +138,16 @@ Result<DeviceProfile> Service::device(int ordinal) {
 
 Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                        Alignment alignment) const {
-  if (impl_->options.batch_invariant)
-    return render(spec, device, choose(canonical(spec), device, RowsRegime::many, alignment, true));
-  const auto kept = tuned(spec, device, regime, alignment);
-  if (!kept) return kept.error();
-  return render(spec, device, kept->value_or(choose(canonical(spec), device, regime, alignment)));
+  if (auto valid = validate(spec); !valid) return valid.error();
+  const bool invariant = impl_->options.batch_invariant;
+  const NormSpec whole = canonical(spec);
+  if (invariant)
+    regime = RowsRegime::many;
+  else if (const auto kept = impl_->tuned.find(whole, device, regime, alignment))
+    return render(whole, device, *kept);
+  const Plan chosen = choose(whole, device, regime, alignment, invariant);
+  const bool has_room = check(chosen, whole, device).ok();
+  return render(whole, device, has_room ? chosen : fallback(whole, device, regime, alignment, invariant));
 }
 
 Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device,
