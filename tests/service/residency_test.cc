@@ -107,8 +107,7 @@ TEST(Residency, ASmallDeviceFallsBackWithoutCompilingWhatItCannotRun) {
     EXPECT_EQ(to_text(kernel->plan()), to_text(one.fallback));
     EXPECT_EQ(machine.compiles(), 1);
     EXPECT_THAT(infos, Contains(HasSubstr("a plan whose blocks share no rows")));
-    const auto rendered =
-        service.render(one.spec, small, regime_of(one.rows, small), contiguous_alignment(one.spec));
+    const auto rendered = service.render(one.spec, small, one.regime, Alignment::eight);
     ASSERT_TRUE(rendered.ok()) << rendered.error().message;
     EXPECT_EQ(rendered->text, machine.compiler->calls()[0].text);
     EXPECT_EQ(service.prepare(one.spec, {.plan = one.chosen}).code(), Code::IllegalPlan);

@@ -145,9 +145,10 @@ Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile
     regime = RowsRegime::many;
   else if (const auto kept = impl_->tuned.find(whole, device, regime, alignment))
     return render(whole, device, *kept);
-  const Plan chosen = choose(whole, device, regime, alignment, invariant);
-  const bool has_room = check(chosen, whole, device).ok();
-  return render(whole, device, has_room ? chosen : fallback(whole, device, regime, alignment, invariant));
+  auto rendered = render(whole, device, choose(whole, device, regime, alignment, invariant));
+  if (rendered.code() != Code::IllegalPlan) return rendered;
+  // As prepare does on a device that has no room for blocks that share rows.
+  return render(whole, device, fallback(whole, device, regime, alignment, invariant));
 }
 
 Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device,
