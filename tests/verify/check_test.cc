@@ -539,6 +539,23 @@ TEST(Check, WrongStatisticsAreFound) {
   EXPECT_EQ(report[Operand::rstd].first_wrong.row, 4);
 }
 
+TEST(Check, RstdOfASumThatIsRoundedMayBeOffWhereTheMeanCancels) {
+  constexpr float kTwo[] = {0.75f, 0.7578125f};
+  for (const Residual residual : {Residual::none, Residual::before}) {
+    const NormSpec spec{.columns = 2, .residual = residual, .statistics = true};
+    Problem problem = solved(spec, 1);
+    for (int column = 0; column < 2; ++column) {
+      set(problem[Operand::x], 0, column, kTwo[column]);
+      if (residual == Residual::before) set(problem[Operand::residual], 0, column, 0);
+    }
+    const RowStatistics statistics = row_statistics(spec, inputs_of(problem, 0));
+    set(problem[Operand::rstd], 0, 0, statistics.rstd * (1 + 2e-5));
+    EXPECT_EQ(check(problem, kAll)[Operand::rstd].wrong, residual == Residual::none ? 1 : 0);
+    set(problem[Operand::rstd], 0, 0, statistics.rstd * (1 + 2e-4));
+    EXPECT_EQ(check(problem, kAll)[Operand::rstd].wrong, 1);
+  }
+}
+
 TEST(Check, NaNWhereItBelongsIsRight) {
   Problem problem = solved({.columns = 4}, 2);
   set(problem[Operand::x], 1, 2, std::nan(""));
