@@ -229,8 +229,8 @@ NJ_DEVICE RowOut<T> row_out(T* row, int lane, const Cut& cut) {
 // The result of a lane's single element of an unaligned row.
 template <class Any>
 NJ_DEVICE Acc result_of_edge(const Fragment& fragment, const RowStatistics& s, const Any& parameters,
-                             const AddedFragment& added, const Sink& sink, int column) {
-  return result_of(widen(fragment.edge), s, parameters_at(parameters, sink.columns, column),
+                             const AddedFragment& added, const Columns& columns, int column) {
+  return result_of(widen(fragment.edge), s, parameters_at(parameters, columns, column),
                    kAddsToResult ? widen(added.edge) : Acc());
 }
 
@@ -255,7 +255,7 @@ NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const Any
   if constexpr (kUnaligned)
     if (has_edge(lane, cut)) {
       const int column = column_of_edge(lane, cut);
-      const Acc v = result_of_edge(fragment, s, parameters, added, sink, column);
+      const Acc v = result_of_edge(fragment, s, parameters, added, sink.columns, column);
       if constexpr (kWritesAmax) largest = largest.with(v);
       hw::store(sink.y + column, narrow<Output>(quantized(v, sink.by)));
       if constexpr (kWritesAlso) hw::store(sink.also + column, narrow<AlsoOutput>(v));
@@ -301,6 +301,23 @@ NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, co
     }
   });
 }
+// The largest result of a lane.
+template <class Any>
+NJ_DEVICE Largest largest_result(const Fragment& fragment, const RowStatistics& s, const Any& parameters,
+                                 const AddedFragment& added, const Columns& columns, int lane,
+                                 const Cut& cut) {
+  Largest largest = {0};
+  with_parameters(parameters, columns, lane, cut, [&](int k, const typename Any::OfVector& of_vector) {
+    each_result(fragment.part[k], s, of_vector, added.part[kAddsToResult ? k : 0],
+                [&](int, Acc v) { largest = largest.with(v); });
+  });
+  if constexpr (kUnaligned)
+    if (has_edge(lane, cut))
+      largest =
+          largest.with(result_of_edge(fragment, s, parameters, added, columns, column_of_edge(lane, cut)));
+  return largest;
+}
+
 // The results of a fragment where each row has a scale: held until it is known.
 struct Results {
   VectorResults part[kScalesRows ? kPerThread : 1];
@@ -322,7 +339,7 @@ NJ_DEVICE Largest compute(Results& results, const Fragment& fragment, const RowS
   if constexpr (kUnaligned)
     if (has_edge(lane, cut)) {
       const int column = column_of_edge(lane, cut);
-      results.edge = result_of_edge(fragment, s, parameters, added, sink, column);
+      results.edge = result_of_edge(fragment, s, parameters, added, sink.columns, column);
       largest = largest.with(results.edge);
       if constexpr (kWritesAlso) hw::store(sink.also + column, narrow<AlsoOutput>(results.edge));
     }

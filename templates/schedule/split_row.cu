@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of any length: a row is cut into chunks, each of which a block holds, and is read twice in one
-// launch: to be measured, and to be written.
+// launch: to be measured, and to be written. Where a row has a scale, it is read once more between these, for
+// its largest result.
 // Why it is fast: a few gigantic rows occupy all multiprocessors. Rows whose parameters fit in L2 are
 // written one by one, right behind the measuring, so that the second read of x hits L2. Longer rows are
 // written in groups, chunk by chunk, so that parameters are fetched once for the whole group.
 //
-// The work is two streams of items. Measuring goes chunk after chunk and row after row; applying goes group
-// after group, in it chunk after chunk, kBatch rows an item. Blocks claim items by tickets, in an order where
-// everything that an item waits for has a smaller ticket, so the block with the smallest unfinished ticket
-// never waits: the launch needs no co-resident blocks and cannot deadlock.
+// The work is two streams of items. Measuring goes chunk after chunk and row after row, where rows have
+// scales twice over the chunks of each; applying goes group after group, in it chunk after chunk, kBatch rows
+// an item. Blocks claim items by tickets, in an order where everything that an item waits for has a smaller
+// ticket, so the block with the smallest unfinished ticket never waits: the launch needs no co-resident
+// blocks and cannot deadlock.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
-static_assert(!kScalesRows, "the largest result would take a third read");
 
 enum : long long { kChunks = plan_math::chunks(kColumns, kSpan, kCovered) };
+// How often a row is read before it is written, and the measuring items that makes.
+enum : int { kReads = plan_math::reads_before_writing(kScalesRows) };
+enum : long long { kItemsOfRow = kReads * kChunks };
 // Rows of an apply item, which share the parameters in L1.
 enum : int { kBatch = kGroupRows < 4 ? kGroupRows : 4 };
 enum : int { kBatches = kGroupRows / kBatch };
@@ -38,15 +42,18 @@ struct Workspace {
   int ring_rows, ring_shift;  // a power of two, and its logarithm
 
   NJ_METHOD int slot(long long row) const { return static_cast<int>(row & (ring_rows - 1)); }
+  NJ_METHOD Largest largest_of(int slot) const {
+    return {float_of(static_cast<unsigned>(ring[slot].largest))};
+  }
   // How many rows have used its slot before.
   NJ_METHOD unsigned long long turn(long long row) const { return row >> ring_shift; }
 };
 
-NJ_DEVICE long long lag_items() { return plan_math::split_lag(kGroupRows, kChunks, gridDim.x); }
+NJ_DEVICE long long lag_items() { return plan_math::split_lag(kGroupRows, kItemsOfRow, gridDim.x); }
 
 NJ_DEVICE Workspace workspace_of(unsigned char* base) {
   Workspace w;
-  w.ring_shift = plan_math::split_ring_shift(kGroupRows, kChunks, gridDim.x);
+  w.ring_shift = plan_math::split_ring_shift(kGroupRows, kItemsOfRow, gridDim.x);
   w.ring_rows = 1 << w.ring_shift;
   Meeting* const meeting = reinterpret_cast<Meeting*>(base);
   w.header = &meeting->header;
@@ -61,20 +68,25 @@ NJ_DEVICE int columns_of_chunk(long long chunk) {
   return kWhole || chunk < kChunks - 1 ? kSpan : static_cast<int>(kColumns - chunk * kSpan);
 }
 
-// The order of the tickets: first only measuring, then steps of kBatch measuring items and one applying item,
-// which takes as many chunks, then only applying.
+// The order of the tickets: first only measuring, then steps of measuring items of kBatch chunks and one
+// applying item, which takes as many chunks, then only applying.
+enum : int { kMeasuringItems = kBatch * kReads };
 struct Schedule {
   long long measure_items, leading, mixed_steps;
+  long long full_groups;  // before the last one, which may be short
+  int last_batches;       // of the last one
   unsigned long long tickets;
 };
 
 NJ_DEVICE Schedule schedule_of(long long rows) {
   Schedule s;
-  s.measure_items = rows * kChunks;
-  const long long apply_items = (rows + kGroupRows - 1) / kGroupRows * kBatches * kChunks;
+  s.measure_items = rows * kItemsOfRow;
+  s.full_groups = (rows - 1) / kGroupRows;
+  s.last_batches = static_cast<int>((rows - s.full_groups * kGroupRows + kBatch - 1) / kBatch);
+  const long long apply_items = (s.full_groups * kBatches + s.last_batches) * kChunks;
   s.leading = lag_items() < s.measure_items ? lag_items() : s.measure_items;
-  s.mixed_steps = (s.measure_items - s.leading + kBatch - 1) / kBatch;
-  s.tickets = s.leading + s.mixed_steps * kBatch + apply_items;
+  s.mixed_steps = (s.measure_items - s.leading + kMeasuringItems - 1) / kMeasuringItems;
+  s.tickets = s.leading + s.mixed_steps * kMeasuringItems + apply_items;
   return s;
 }
 
@@ -86,26 +98,47 @@ struct Work {
 NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
   if (ticket < s.leading) return {true, ticket};
   ticket -= s.leading;
-  const long long step = ticket / (kBatch + 1), place = ticket % (kBatch + 1);
-  if (step >= s.mixed_steps) return {false, ticket - s.mixed_steps * kBatch};
-  return place < kBatch ? Work{true, s.leading + step * kBatch + place} : Work{false, step};
+  const long long step = ticket / (kMeasuringItems + 1), place = ticket % (kMeasuringItems + 1);
+  if (step >= s.mixed_steps) return {false, ticket - s.mixed_steps * kMeasuringItems};
+  return place < kMeasuringItems ? Work{true, s.leading + step * kMeasuringItems + place} : Work{false, step};
+}
+
+// Where an item begins: at a chunk of one row to read, or of up to kBatch rows to apply.
+struct Place {
+  long long row, chunk;
+};
+NJ_DEVICE Place place_of(const Work& work, const Schedule& s) {
+  if (work.measures) return {work.item / kItemsOfRow, work.item % kChunks};
+  const long long group = work.item / (kBatches * kChunks), item = work.item % (kBatches * kChunks);
+  const int batches = kBatches > 1 && group == s.full_groups ? s.last_batches : kBatches;
+  return {group * kGroupRows + item % batches * kBatch, item / batches};
 }
 
 // Publishes the statistics of a measured chunk. True if that completes its row. One warp calls this.
 NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const Statistics* parts,
                        int lane) {
-  const long long row = item / kChunks, chunk = item % kChunks;
+  const long long row = item / kItemsOfRow, chunk = item % kChunks;
   const Statistics all = merge_warps([&](int i) { return parts[i]; }, cut);
   if (lane != 0) return false;
   const int slot = w.slot(row);
   const unsigned long long turn = w.turn(row);
   if (turn > 0) hw::wait_until(&w.ring[slot].applied, turn * kChunks);  // the ring row is free
   w.chunks[slot * kChunks + chunk].statistics = all;
-  return hw::arrive(&w.ring[slot].measured) + 1 == (turn + 1) * kChunks;
+  return hw::arrive(&w.ring[slot].measured) + 1 == turn * kItemsOfRow + kChunks;
+}
+// Publishes the largest result of a chunk, and releases the row to be written if that is the last one. One
+// warp calls this.
+NJ_DEVICE void publish_largest(long long row, const Workspace& w, const Largest* parts, int lane) {
+  const Largest largest = largest_of_parts<kWarps>([&](int i) { return parts[i]; });
+  if (lane != 0) return;
+  const int slot = w.slot(row);
+  hw::raise(&w.ring[slot].largest, bits_of(largest.magnitude));
+  if (hw::arrive(&w.ring[slot].measured) + 1 == (w.turn(row) + 1) * kItemsOfRow)
+    hw::arrive(&w.ring[slot].ready);
 }
 
-// Merges the chunks of a row, in the same order in any block, and releases the row to be written. The whole
-// block calls this.
+// Merges the chunks of a row, in the same order in any block, and releases the row to be read again. The
+// whole block calls this.
 NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, WideSums* sums) {
   const int slot = w.slot(row);
   const ChunkStatistics* chunks = w.chunks + slot * kChunks;
@@ -117,6 +150,7 @@ NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, W
   total = block_sum(total, sums);
   const RowStatistics statistics = finalize(Statistics::from(total, base, kColumns));
   if (threadIdx.x == 0) {
+    if constexpr (kScalesRows) w.ring[slot].largest = 0;
     w.known[slot].statistics = statistics;
     hw::arrive(&w.ring[slot].ready);
     store(statistics, on, row);
@@ -141,6 +175,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Statistics, parts, 2 * kWarps);
   NJ_SHARED(WideSums, sums, kWarps);
   NJ_SHARED(RowStatistics, statistics, kBatch);
+  NJ_SHARED(Largest, largest_parts, kScalesRows ? kWarps : 1);
+  NJ_SHARED(Quantizer, quantizers, kScalesRows ? kBatch : 1);
 
   // Constant over all items: in shared memory, to leave the registers to the fragment.
   NJ_SHARED(Workspace, shared_workspace, 1);
@@ -174,17 +210,16 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   for (int half = 0;; half ^= 1) {
     const bool done = ticket >= schedule.tickets;
     const Work work = work_of(ticket, schedule);
-    const bool measures = !done && work.measures && work.item < schedule.measure_items;
+    const bool reads = !done && work.measures && work.item < schedule.measure_items;
+    const bool seeks = reads && work.item / kChunks % kReads == 1;  // the largest result
+    const bool measures = reads && !seeks;
+    const bool applies = !done && !work.measures;
 
-    // Where the item begins: a chunk of one row to measure, or of kBatch rows to apply.
-    const long long place = work.measures ? work.item : work.item / kBatches;
-    const long long chunk = place % kChunks;
-    const long long row =
-        work.measures ? place / kChunks : place / kChunks * kGroupRows + work.item % kBatches * kBatch;
+    const Place place = place_of(work, schedule);
+    const long long row = place.row, chunk = place.chunk;
     const long long begin = chunk * kSpan;
     const Source from = source_of(on, row, begin);
     const Cut cut = cut_of(from.x, columns_of_chunk(chunk));
-    const bool applies = !done && !work.measures && row < on.rows;  // the last group may be short
 
     // The first read of a chunk. The chunk before is published while its loads are in flight.
     Fragment fragment;
@@ -206,18 +241,20 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       next = hw::take_ticket(&w.header->next_ticket);
     }
     hw::block_barrier();
-    if (completes[half]) complete(measured / kChunks, w, on, sums);
+    if (completes[half]) complete(measured / kItemsOfRow, w, on, sums);
     if (done) break;
 
-    if (applies) {
-      // The second read of a chunk, of kBatch rows, and its write.
+    if (applies || seeks) {
+      // The next read of a chunk: of kBatch rows, and its write; or of one, for its largest result.
       if constexpr (!kSumIsExact) load<hw::Cache::evict_first>(fragment, from, lane, cut);
-      const int batch = on.rows - row < kBatch ? static_cast<int>(on.rows - row) : kBatch;
+      const int batch = seeks ? 1 : on.rows - row < kBatch ? static_cast<int>(on.rows - row) : kBatch;
       if (lane < batch) {
         const int slot = w.slot(row + lane);
-        hw::wait_until(&w.ring[slot].ready, w.turn(row + lane) + 1);
+        hw::wait_until(&w.ring[slot].ready, (w.turn(row + lane) + 1) * kReads - seeks);
         statistics[lane] = w.known[slot].statistics;
-        hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more
+        if constexpr (kScalesRows)
+          if (!seeks) quantizers[lane] = quantizer_of_row<Output>(w.largest_of(slot), quantizer_of(on));
+        if (!seeks) hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more
       }
       hw::block_barrier();
       const Quantizer by = quantizer_of(on);
@@ -231,15 +268,28 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         AddedFragment added;
         load_added(added, residual_of(on, row + i, begin), lane, cut_row);
         if constexpr (kParametersOfRow) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
-        if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
+        if constexpr (!kSumIsExact)
+          if (!seeks) store_sum(fragment, from_row, lane, cut_row);
         const Planes of_turn = planes.of_turn(i);
         if constexpr (kPlaced > 0)
           if (kAffineRows || i == 0) {
             of_turn.fill(columns_of(on, row + i).from(begin), cut.count, lane);
             hw::block_barrier();
           }
-        const Sink sink = sink_of(on, row + i, begin, by);
-        if constexpr (kScalesBlocks) {
+        const Sink sink = sink_of(on, row + i, begin, kScalesRows && !seeks ? quantizers[i] : by);
+        if constexpr (kScalesRows) {
+          const auto& parameters = written_with(early, of_turn);
+          if (seeks) {
+            const Largest largest = lanes_largest<kWarp>(
+                largest_result(fragment, statistics[0], parameters, added, sink.columns, lane, cut_row));
+            if (lane % kWarp == 0) largest_parts[lane / kWarp] = largest;
+            hw::block_barrier();
+            if (lane < kWarp) publish_largest(row, w, largest_parts, lane);
+          } else {
+            write(fragment, statistics[i], parameters, added, sink, lane, cut_row, amax);
+            if (lane == 0 && chunk == 0) store(sink.by, on, row + i);
+          }
+        } else if constexpr (kScalesBlocks) {
           write_blocks(fragment, statistics[i], early, added, sink, lane, cut_row, true);
           if (chunk == 0) pad_scales(sink.scales, ScaleFormat::chosen, lane, kThreads);
         } else {

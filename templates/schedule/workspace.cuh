@@ -15,10 +15,10 @@ struct Header {
 
 // Rows of split_row take turns in a ring; the counters of a ring row grow over the rows that use it.
 struct RingRow {
-  unsigned long long measured;  // chunks that are published
-  unsigned long long ready;     // rows whose statistics are known
+  unsigned long long measured;  // chunks that are published, where rows have scales twice
+  unsigned long long ready;     // rows whose statistics are known, and once more their largest results
   unsigned long long applied;   // chunks that have read the statistics
-  unsigned long long unused;
+  unsigned long long largest;   // result of a row that has a scale, as the bits of its magnitude
 };
 
 // What a block publishes to its team (exchange.cuh).

@@ -373,6 +373,32 @@ TEST(HostCornersOfSplitRow, Blocks) {
   expect_right(cases);
 }
 
+// Three reads, in one turn of the ring and in several; a row of which all results are 0, and one with NaN.
+TEST(HostCornersOfSplitRow, ScalesOfRows) {
+  std::vector<KernelCase> cases;
+  for (const int group : {1, 2, 8, 16})
+    for (const int sms : {1, 8})
+      for (const std::int64_t rows : {1, 7, 50})
+        for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row}) {
+          KernelCase c = corner(Strategy::split_row,
+                                {.columns = 201,
+                                 .output = group > 2 ? DType::s8 : DType::e4m3,
+                                 .residual = group > 1 ? Residual::before : Residual::none,
+                                 .sum = group == 8,
+                                 .affine = Affine::weight_bias,
+                                 .quantization = Quantization::row,
+                                 .also = group == 2 ? Also::bf16 : Also::none,
+                                 .statistics = true},
+                                1, rows);
+          c.plan.group_rows = group;
+          c.device.sm_count = sms;
+          c.inputs = inputs;
+          c.runs = rows == 7 ? 2 : 1;
+          cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
 // More chunks than a block has threads, so that complete() loops.
 TEST(HostCornersOfSplitRow, ManyChunks) {
   std::vector<KernelCase> cases;

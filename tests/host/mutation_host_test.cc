@@ -92,6 +92,7 @@ const std::vector<std::string> kQuantized = {"number.cuh",
                                              "schedule/warp_rows.cu",
                                              "schedule/staged_rows.cu",
                                              "schedule/block_row.cu",
+                                             "schedule/split_row.cu",
                                              "schedule/generic.cu",
                                              "schedule/generic.cuh"};
 
@@ -913,6 +914,27 @@ const std::vector<Pinned> kPinned = {
      "vector=4 per_thread=2 arch=sm_90 rows=7 y_gap=4 blocks=2 seed=216",
      {0, 13},
      kQuantized},
+    {"rmsnorm/cols=300/f32/out=e4m3/w/also=bf16/q=row:ub split_row threads=64 threads_per_row=64 vector=1 "
+     "per_thread=2 group_rows=2 blocks_per_sm=2 sms=1 arch=sm_90 rows=21 y_gap=4 seed=230",
+     {0, 13},
+     kQuantized},
+    {"layernorm/cols=301/f32/out=s8/add/sum/wb/q=row split_row threads=32 threads_per_row=32 vector=4 "
+     "per_thread=1 group_rows=8 blocks_per_sm=2 unaligned=1 sms=1 arch=sm_90 rows=9 inputs=nan_row seed=231",
+     {0},
+     kQuantized},
+    // Rows of one chunk, whose scales nobody else writes; results below 1.
+    {"rmsnorm/cols=30/f32/out=s8/w/q=row split_row threads=32 threads_per_row=32 vector=1 per_thread=1 "
+     "group_rows=8 blocks_per_sm=2 sms=1 arch=sm_90 rows=8 seed=232",
+     {0},
+     {"schedule/split_row.cu"}},
+    {"rmsnorm/cols=32/bf16/out=e4m3/w/q=32:e8m0:sw split_row threads=32 threads_per_row=32 vector=1 "
+     "per_thread=1 group_rows=2 blocks_per_sm=2 sms=1 arch=sm_90 rows=5 seed=233",
+     {0},
+     {"schedule/split_row.cu"}},
+    {"rmsnorm/cols=200/f32/out=e4m3/w/scale=0.0078125/q=tensor/amax split_row threads=32 threads_per_row=32 "
+     "vector=1 per_thread=1 group_rows=8 blocks_per_sm=2 sms=1 arch=sm_90 rows=7 seed=234",
+     {0},
+     {"schedule/split_row.cu"}},
     {"rmsnorm/cols=45/f16/out=e4m3/w/q=row:ub staged_rows threads=64 threads_per_row=4 vector=1 "
      "per_thread=12 group_rows=2 arch=sm_90 rows=21 x_shift=3 y_shift=6 seed=217",
      {0},

@@ -106,6 +106,14 @@ TEST(Candidates, AlignedRowsAreNotUnaligned) {
       });
 }
 
+TEST(Candidates, TheGenericKernelIsOfferedWhereNoOtherServes) {
+  const NormSpec spec = parse_spec("rmsnorm/cols=4096/bf16/out=e4m3/w/q=128").value();
+  for (const Alignment alignment : kAlignments)
+    for (const Candidate& candidate : candidates(spec, h200(), RowsRegime::many, alignment))
+      EXPECT_EQ(candidate.plan.strategy == Strategy::generic, alignment < Alignment::four)
+          << to_text(candidate.plan);
+}
+
 TEST(Fallback, NeedsNoBlocksThatRunTogether) {
   for_random_uses(
       2'000, any_spec,
@@ -247,9 +255,16 @@ TEST(Choose, RowsThatFitNowhereOnTheChipAreReadTwice) {
     for (const DType dtype : {DType::f16, DType::f32, DType::f64})
       for (const RowsRegime regime : kRowsRegimes)
         for (const Alignment alignment : kAlignments) {
-          const Plan plan = choose(canonical({.columns = std::int64_t{1} << 30, .input = dtype}), device,
-                                   regime, alignment);
-          ASSERT_EQ(plan.strategy, Strategy::split_row) << to_text(plan) << " on " << device.text();
+          NormSpec spec{.columns = std::int64_t{1} << 30, .input = dtype};
+          const auto expect_split = [&] {
+            const Plan plan = choose(canonical(spec), device, regime, alignment);
+            ASSERT_EQ(plan.strategy, Strategy::split_row) << to_text(plan) << " on " << device.text();
+          };
+          expect_split();
+          if (dtype == DType::f64) continue;
+          spec.output = DType::s8;
+          spec.quantization = Quantization::row;
+          expect_split();
         }
 }
 

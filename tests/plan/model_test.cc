@@ -39,13 +39,6 @@ TEST(Model, TheOrderOfThePlansMeansNothing) {
   }
 }
 
-TEST(Model, TheGenericPlanCostsMost) {
-  const NormSpec spec = parse_spec("layernorm/cols=4096/bf16/out=e4m3/wb/q=row").value();
-  const auto all = candidates(spec, h200(), RowsRegime::many, Alignment::eight);
-  EXPECT_EQ(all.back().plan.strategy, Strategy::generic);
-  EXPECT_EQ(all.front().cost, 1);
-}
-
 TEST(Features, AreThePhysicsOfALaunch) {
   const NormSpec spec = parse_spec("layernorm/cols=5000/f32/wb").value();
   const Plan plan{.strategy = Strategy::block_row,

@@ -143,10 +143,11 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const NormSpe
 
 // The rows that the ring of a split_row launch has room for, as templates/split_row.cu works them out.
 std::int64_t ring_rows(const KernelCase& c) {
-  const std::int64_t chunks = ceil_div(c.spec.columns, columns_per_block(c.plan));
+  const std::int64_t reads = scales_rows(c.spec) ? 2 : 1;
+  const std::int64_t items = reads * ceil_div(c.spec.columns, columns_per_block(c.plan));
   const std::int64_t blocks = std::int64_t{c.device.sm_count} * c.plan.blocks_per_sm;
   std::int64_t rows = 1;
-  while (rows < 2 * c.plan.group_rows + 3 * blocks / chunks + 2) rows *= 2;
+  while (rows < 2 * c.plan.group_rows + 3 * blocks / items + 2) rows *= 2;
   return rows;
 }
 
@@ -158,7 +159,8 @@ std::int64_t threads_a_row(const KernelCase& c) {
   if (c.plan.strategy == Strategy::generic && c.spec.columns <= columns_per_block(c.plan)) return kWarp;
   if (c.plan.strategy != Strategy::split_row && c.plan.strategy != Strategy::gradient_columns)
     return c.plan.threads * c.plan.blocks_per_row;
-  return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
+  const int reads = scales_rows(c.spec) ? 3 : 2;
+  return reads * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
 }
 
 std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t elements) {

@@ -12,6 +12,13 @@
 namespace normjit {
 namespace {
 
+// Whether the blocks of a plan need not run together: those of split_row, of channels_first and of the
+// generic kernel, and of gradients those without an exchange. Every use has such a plan.
+bool is_unshared(const Plan& plan) {
+  return plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first ||
+         plan.strategy == Strategy::generic || (is_of_gradients(plan) && plan.exchange == Exchange::none);
+}
+
 // The most elements, up to 16 bytes of the narrowest row that is read, that are aligned in every row. Plans
 // depend on the alignment of a use by this number alone.
 int aligned_elements(const NormSpec& spec, Alignment alignment) {
@@ -64,11 +71,11 @@ class Enumeration {
     // its sums.
     const bool realigned = realigns(spec, use_.alignment) && !use_.batch_invariant;
     if (realigned) block_rows(widest, true);
-    if (scales_rows(spec) || has_more_results(spec)) found_.push_back(generic_plan());
-    if (scales_rows(spec)) return std::move(found_);
     persistent_rows();
     split_rows(aligned, false);
     if (realigned) split_rows(widest, true);
+    // Where a tensor begins between vectors and a block of columns is longer than what a warp then holds.
+    if (std::ranges::none_of(found_, is_unshared)) found_.push_back(generic_plan());
     return std::move(found_);
   }
 
@@ -449,14 +456,6 @@ bool any(const Plan&) { return true; }
 // The first of the cheapest.
 const Plan& best_of(const Weighed& all) {
   return all.plans[static_cast<std::size_t>(std::ranges::min_element(all.costs) - all.costs.begin())];
-}
-
-// Whether the blocks of a plan need not run together: those of split_row; with channels first no blocks do,
-// and where each row has a scale those of the generic kernel need not. Of gradients the plans without an
-// exchange. Every use has such a plan.
-bool is_unshared(const Plan& plan) {
-  return plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first ||
-         plan.strategy == Strategy::generic || (is_of_gradients(plan) && plan.exchange == Exchange::none);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::int64_t chunks_of(const Plan& plan, const NormSpec& spec) {
 
 // The ring of rows in the workspace of split_row.
 struct RowRing {
-  std::int64_t chunks, lag, rows;
+  std::int64_t chunks, items_of_row, lag, rows;
 };
 
 // Blocks of the generic kernel that have a part of each sum: so few that the parts of a sum have a million
@@ -45,8 +45,9 @@ std::int64_t generic_parts(const Plan& plan, const NormSpec& spec, const DeviceP
 
 RowRing row_ring_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const std::int64_t blocks = resident_blocks(plan, device), chunks = chunks_of(plan, spec);
-  return {chunks, plan_math::split_lag(plan.group_rows, chunks, blocks),
-          std::int64_t{1} << plan_math::split_ring_shift(plan.group_rows, chunks, blocks)};
+  const std::int64_t items = chunks * plan_math::reads_before_writing(scales_rows(spec));
+  return {chunks, items, plan_math::split_lag(plan.group_rows, items, blocks),
+          std::int64_t{1} << plan_math::split_ring_shift(plan.group_rows, items, blocks)};
 }
 
 // Slots of a block for the statistics that it publishes; it uses them in turn.
@@ -159,12 +160,11 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (persistent && (spec.in_bias || spec.gate == Gate::before))
     return "persistent_row has no room in its ring for in_bias or a gate before the norm; split_row has";
 
-  if (scales_rows(spec) &&
-      (persistent || plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first))
+  if (scales_rows(spec) && (persistent || plan.strategy == Strategy::channels_first))
     return concat(
         {name(plan.strategy),
          " writes results before all of a row are known, which a scale for each row (/q=row) needs; "
-         "warp_rows, staged_rows, block_row and generic do not"});
+         "warp_rows, staged_rows, block_row, split_row and generic do not"});
   if (has_more_results(spec) && (persistent || plan.strategy == Strategy::staged_rows))
     return concat(
         {name(plan.strategy),
@@ -273,7 +273,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (std::string why = broken_room(plan, spec, device); !why.empty()) return why;
   if (plan.strategy == Strategy::split_row) {
     const RowRing ring = row_ring_of(plan, spec, device);
-    if (ring.lag > (ring.rows - plan.group_rows) * ring.chunks)
+    if (ring.lag > (ring.rows - plan.group_rows) * ring.items_of_row)
       return "the resident blocks would wait for more rows than the workspace holds: lower blocks_per_sm";
   }
   return {};
