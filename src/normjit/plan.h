@@ -123,8 +123,8 @@ NORMJIT_API NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcep
 // A plan with its cost.
 struct Candidate {
   Plan plan;
-  double cost = 0;       // estimated time for a typical number of rows, relative to that of the cheapest plan;
-                         // of all but the 16 best plans their order alone
+  double cost = 0;       // estimated time for the rows of the regime, relative to that of the cheapest plan;
+                         // of all but the 8 best plans their order alone
   std::string_view why;  // what costs most; lasts as long as the program
 };
 

@@ -20,14 +20,16 @@ PlanFamily family_of(const NormSpec& spec) {
                                : PlanFamily::forward;
 }
 
-// So many plans pass through a tree side by side, in vector instructions that every processor has, which GCC
-// and Clang make of these types.
-constexpr std::size_t kLanes = 4, kVectors = 4, kTogether = kVectors * kLanes;
-using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
-using Ints = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+// So many plans pass through a tree side by side, in vectors of kLanes of them.
+constexpr std::size_t kTogether = 16;
+template <std::size_t kLanes>
+struct Vectors {
+  typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
+  typedef std::int32_t Ints __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+};
 
 // The features of some plans of one launch, by feature.
-struct alignas(Floats) Together {
+struct Together {
   std::array<std::array<float, kTogether>, kFeatures> values;
 
   explicit Together(const Features& common) {
@@ -36,35 +38,57 @@ struct alignas(Floats) Together {
   void set(std::size_t i, const Features& features) {
     for (std::size_t f = kFeaturesOfLaunch; f < kFeatures; ++f) values[f][i] = features.values[f];
   }
-  Floats vector(std::size_t feature, std::size_t v) const {
-    Floats lanes;
-    std::memcpy(&lanes, values[feature].data() + v * kLanes, sizeof lanes);
-    return lanes;
-  }
 };
 
 using Sums = std::array<std::int32_t, kTogether>;
 
-// Of the first kOf vectors of plans.
-template <std::size_t kOf>
-Sums sums_of_leaves(std::span<const Tree> trees, const Together& plans) {
-  Sums sums{};
+// Of the first kPlans plans.
+template <std::size_t kPlans, std::size_t kLanes>
+[[gnu::always_inline]] inline void add_leaves(std::span<const Tree> trees, const Together& plans,
+                                              Sums& sums) {
+  constexpr std::size_t kVectors = kPlans / kLanes;
   for (const Tree& tree : trees) {
-    Ints answers[kOf] = {};
+    typename Vectors<kLanes>::Ints answers[kVectors] = {};
     for (std::size_t i = std::size(tree.splits); i-- > 0;) {
-      const auto feature = static_cast<std::size_t>(tree.splits[i].feature);
+      const float* values = plans.values[static_cast<std::size_t>(tree.splits[i].feature)].data();
       const float threshold = tree.splits[i].threshold;
-      for (std::size_t v = 0; v < kOf; ++v)  // what is true is -1
-        answers[v] = answers[v] + answers[v] - (plans.vector(feature, v) > threshold);
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        typename Vectors<kLanes>::Floats lanes;
+        std::memcpy(&lanes, values + v * kLanes, sizeof lanes);
+        answers[v] = answers[v] + answers[v] - (lanes > threshold);  // what is true is -1
+      }
     }
-    for (std::size_t i = 0; i < kOf * kLanes; ++i) sums[i] += tree.leaves[answers[i / kLanes][i % kLanes]];
+    std::array<std::int32_t, kPlans> leaves;
+    std::memcpy(leaves.data(), answers, sizeof leaves);
+    for (std::size_t i = 0; i < kPlans; ++i) sums[i] += tree.leaves[leaves[i]];
   }
+}
+template <std::size_t kLanes>
+[[gnu::always_inline]] inline Sums sums_of_leaves_in(std::span<const Tree> trees, const Together& plans,
+                                                     std::size_t count) {
+  Sums sums{};
+  if (count <= kTogether / 4)
+    add_leaves<kTogether / 4, 4>(trees, plans, sums);
+  else if (count <= kTogether / 2)
+    add_leaves<kTogether / 2, kLanes>(trees, plans, sums);
+  else
+    add_leaves<kTogether, kLanes>(trees, plans, sums);
   return sums;
 }
-// Of the first `count` plans.
+
+// Of the first `count` plans, in the instructions for four lanes that every processor has, or for eight.
+#ifdef __x86_64__
+__attribute__((target("avx2"))) Sums sums_of_leaves_avx2(std::span<const Tree> trees, const Together& plans,
+                                                         std::size_t count) {
+  return sums_of_leaves_in<8>(trees, plans, count);
+}
+#endif
 Sums sums_of_leaves(std::span<const Tree> trees, const Together& plans, std::size_t count) {
-  if (count <= kLanes) return sums_of_leaves<1>(trees, plans);
-  return count <= 2 * kLanes ? sums_of_leaves<2>(trees, plans) : sums_of_leaves<kVectors>(trees, plans);
+#ifdef __x86_64__
+  static const bool wide = __builtin_cpu_supports("avx2");
+  if (wide) return sums_of_leaves_avx2(trees, plans, count);
+#endif
+  return sums_of_leaves_in<4>(trees, plans, count);
 }
 
 // What would be the case without a reason for a plan to be slow.
@@ -100,12 +124,14 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   std::vector<Features> features;
   features.reserve(plans.size());
   for (const Plan& plan : plans) features.push_back(launch.of(plan));
-  // Adds what these trees say of the plans with these indices.
-  const auto add = [&](std::span<const std::size_t> those, std::span<const Tree> say) {
-    Together together(launch.common());
+  // Adds what these trees say of the plans with these indices in a launch; features_of(i) are those of a
+  // plan.
+  const auto add = [&](const LaunchFeatures& of_launch, const auto& features_of,
+                       std::span<const std::size_t> those, std::span<const Tree> say) {
+    Together together(of_launch.common());
     for (std::size_t begin = 0; begin < those.size(); begin += kTogether) {
       const std::size_t count = std::min(kTogether, those.size() - begin);
-      for (std::size_t i = 0; i < count; ++i) together.set(i, features[those[begin + i]]);
+      for (std::size_t i = 0; i < count; ++i) together.set(i, features_of(those[begin + i]));
       const Sums sums = sums_of_leaves(say, together, count);
       for (std::size_t i = 0; i < count; ++i) costs[those[begin + i]] += static_cast<float>(sums[i]) * kUnit;
     }
@@ -125,12 +151,21 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   for (std::size_t round = 0; round < std::size(kRounds); ++round) {
     const std::span<std::size_t> those = std::span(order).first(ends[round]);
     const std::size_t end = std::min(kRounds[round].trees, trees.size());
-    add(those, trees.subspan(begin, end - begin));
+    add(
+        launch, [&](std::size_t i) { return features[i]; }, those, trees.subspan(begin, end - begin));
     begin = end;
     const std::size_t kept = ends[round + 1] = std::min(kRounds[round].kept, those.size());
     if (kept > 0 && kept < those.size())
       std::nth_element(those.begin(), those.begin() + static_cast<std::ptrdiff_t>(kept), those.end(),
                        by_cost);
+  }
+  // The plan serves all rows of the regime: of those that are left the mean of its middle and its end.
+  if (use.last_rows() > use.rows()) {
+    const LaunchFeatures last(use.spec, use.device, use.last_rows());
+    const std::span<const std::size_t> those = std::span(order).first(ends[std::size(kRounds) - 1]);
+    add(
+        last, [&](std::size_t i) { return last.of(plans[i]); }, those, trees);
+    for (const std::size_t i : those) costs[i] /= 2;
   }
   for (std::size_t round = std::size(kRounds) - 1; round-- > 0;) {
     const std::span<const std::size_t> kept = std::span(order).first(ends[round + 1]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plans cost: the time that the model expects for a typical number of rows of the regime.
+// What plans cost: the time that the model expects for the rows of the regime.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +34,12 @@ struct PlanUse {
     const std::int64_t less = rows_below(regime, spec, device);
     return std::min(std::max(less * 7 / 5, less + together), most);
   }
+  // Near the end of the regime, where blocks may need one wave more than in its middle.
+  std::int64_t last_rows() const {
+    if (regime == RowsRegime::lone || regime == RowsRegime::many) return rows();
+    const std::int64_t most = PlanUse{spec, device, RowsRegime::many, alignment, batch_invariant}.rows();
+    return std::max(rows(), std::min(rows_below(regime, spec, device) * 39 / 20, most));
+  }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
 };
 
@@ -43,7 +49,7 @@ std::vector<Plan> every_plan(const NormSpec& spec, const DeviceProfile& device, 
                              Alignment alignment);
 
 // The binary logarithm of the time of each plan, up to a number that is the same for all plans of the use: of
-// the 16 best plans. That of the others tells their order alone.
+// the 8 best plans. That of the others tells their order alone.
 std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use);
 
 // What costs the plan most: the reason without which the model expects the largest gain.
