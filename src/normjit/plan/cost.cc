@@ -124,11 +124,11 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   std::vector<Features> features;
   features.reserve(plans.size());
   for (const Plan& plan : plans) features.push_back(launch.of(plan));
-  // Adds what these trees say of the plans with these indices in a launch; features_of(i) are those of a
-  // plan.
-  const auto add = [&](const LaunchFeatures& of_launch, const auto& features_of,
-                       std::span<const std::size_t> those, std::span<const Tree> say) {
-    Together together(of_launch.common());
+  // Adds what these trees say of the plans with these indices in a launch, in which features_of(i) are
+  // theirs.
+  const auto add = [&](std::span<const std::size_t> those, std::span<const Tree> say,
+                       const LaunchFeatures& in, const auto& features_of) {
+    Together together(in.common());
     for (std::size_t begin = 0; begin < those.size(); begin += kTogether) {
       const std::size_t count = std::min(kTogether, those.size() - begin);
       for (std::size_t i = 0; i < count; ++i) together.set(i, features_of(those[begin + i]));
@@ -151,8 +151,8 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   for (std::size_t round = 0; round < std::size(kRounds); ++round) {
     const std::span<std::size_t> those = std::span(order).first(ends[round]);
     const std::size_t end = std::min(kRounds[round].trees, trees.size());
-    add(
-        launch, [&](std::size_t i) { return features[i]; }, those, trees.subspan(begin, end - begin));
+    add(those, trees.subspan(begin, end - begin), launch,
+        [&](std::size_t i) -> const Features& { return features[i]; });
     begin = end;
     const std::size_t kept = ends[round + 1] = std::min(kRounds[round].kept, those.size());
     if (kept > 0 && kept < those.size())
@@ -163,8 +163,7 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   if (use.last_rows() > use.rows()) {
     const LaunchFeatures last(use.spec, use.device, use.last_rows());
     const std::span<const std::size_t> those = std::span(order).first(ends[std::size(kRounds) - 1]);
-    add(
-        last, [&](std::size_t i) { return last.of(plans[i]); }, those, trees);
+    add(those, trees, last, [&](std::size_t i) { return last.of(plans[i]); });
     for (const std::size_t i : those) costs[i] /= 2;
   }
   for (std::size_t round = std::size(kRounds) - 1; round-- > 0;) {
