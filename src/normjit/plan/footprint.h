@@ -501,7 +501,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     if (adds && (shared_row || plan.strategy == Strategy::split_row))
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
     const bool all_at_once = adds && row_parameters(spec) > 0 && elements > 2;
-    const bool more = calls && ((shared_row && !same) || (all_at_once && elements > 4));
+    const bool more = calls && ((shared_row && !same) || all_at_once);
     const bool long_code = plan.strategy == Strategy::warp_rows && has_long_code(spec) && elements > 1;
     return elements <= 4 && !all_at_once && !long_code ? 96 : elements <= 8 && !more ? 128 : 168;
   }
