@@ -470,7 +470,7 @@ inline int registers_of_unaligned(const Plan& plan, const NormSpec& spec) {
   if (adds && calls_function(spec))
     return held <= 8 ? 80 : held <= 16 && !calls_two ? 96 : held <= 32 ? 128 : 168;
   if (adds || after) return held <= 8 ? 64 : held <= 16 ? 72 : held <= 32 ? 96 : held <= 64 ? 128 : 168;
-  if (row_parameters(spec) > 0 && held > (more ? 4 : 8))
+  if (row_parameters(spec) > 0 && held > (more || calls_function(spec) ? 4 : 8))
     return held <= 16 ? (more && calls_function(spec) ? 96 : 80) : held <= 36 && !more ? 96 : 128;
   if (held > 64) return 168;
   if (more) return held <= 8 ? 64 : held <= 12 ? 72 : held <= 20 ? 80 : held <= 36 ? 96 : 128;
