@@ -1045,7 +1045,6 @@ TEST_P(HostCornersOfResults, LargestResults) {
 
 // Bounds below and above the largest results, which are 3 or so.
 TEST_P(HostCornersOfResults, BoundedRows) {
-  if (GetParam() == Strategy::split_row) GTEST_SKIP() << "has no scales of rows";
   std::vector<KernelCase> cases;
   for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row,
                                  InputKind::inf_row, InputKind::extreme_affine})
