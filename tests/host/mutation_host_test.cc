@@ -221,6 +221,11 @@ const std::vector<Pinned> kPinned = {
      {0, 5},
      {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
       "schedule/block_row.cu"}},
+    // Whole rows of equal parts, whose means are large.
+    {"layernorm/cols=256/f32/stats block_row threads=64 threads_per_row=64 vector=4 per_thread=1 "
+     "arch=sm_90 rows=40 inputs=large_mean seed=235",
+     {0},
+     {"op/statistics.cuh"}},
 
     // Whole chunks with early weights, all of them measured before the first is applied; a second launch.
     {"layernorm/cols=128/f32/wb split_row threads=64 threads_per_row=64 vector=1 per_thread=1 group_rows=2 "
