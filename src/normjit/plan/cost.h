@@ -24,21 +24,24 @@ struct PlanUse {
   bool batch_invariant = false;
 
   // A number of rows that stands for the regime: the middle between its least and its most, but no more than
-  // keep the memory busy for a long time, which `many` rows do, and at least 16 a multiprocessor.
+  // are enough.
   std::int64_t rows() const {
-    constexpr std::int64_t kLong = std::int64_t{512} << 10;  // bytes of a multiprocessor
     const std::int64_t together = spec.channels_first ? kRowsTogether : 1;
     if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 25) * together;
-    const std::int64_t most = device.sm_count * std::max(16 * together, kLong / row_bytes());
-    if (regime == RowsRegime::many) return most;
+    if (regime == RowsRegime::many) return enough_rows();
     const std::int64_t less = rows_below(regime, spec, device);
-    return std::min(std::max(less * 7 / 5, less + together), most);
+    return std::min(std::max(less * 7 / 5, less + together), enough_rows());
   }
   // Near the end of the regime, where blocks may need one wave more than in its middle.
   std::int64_t last_rows() const {
     if (regime == RowsRegime::lone || regime == RowsRegime::many) return rows();
-    const std::int64_t most = PlanUse{spec, device, RowsRegime::many, alignment, batch_invariant}.rows();
-    return std::max(rows(), std::min(rows_below(regime, spec, device) * 39 / 20, most));
+    return std::max(rows(), std::min(rows_below(regime, spec, device) * 39 / 20, enough_rows()));
+  }
+  // So many keep the memory busy for a long time, and are at least 16 a multiprocessor: more change nothing.
+  std::int64_t enough_rows() const {
+    constexpr std::int64_t kLong = std::int64_t{512} << 10;  // bytes of a multiprocessor
+    const std::int64_t together = spec.channels_first ? kRowsTogether : 1;
+    return device.sm_count * std::max(16 * together, kLong / row_bytes());
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
 };
